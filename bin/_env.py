@@ -1,0 +1,48 @@
+"""How every command of bin/ starts: inside .venv, with errors a user can read.
+
+`enter` must run on whatever `python3` the shell finds, so it uses nothing newer than Python 3.8.
+"""
+
+import os
+import sys
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+_PYTHON = ROOT / ".venv" / "bin" / "python"
+
+
+def enter():
+    """Re-executes the running script with .venv's Python, unless it runs there already."""
+    sys.path.insert(0, str(ROOT))
+    if Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
+        return
+    if not _PYTHON.exists():
+        sys.exit("%s: not found. Run bin/setup once; it makes the environment." % _PYTHON)
+    os.execv(str(_PYTHON), [str(_PYTHON), *sys.argv])
+
+
+def main(function):
+    """Runs an absl main; a UserError is printed plainly and ends with status 2.
+
+    Args:
+      function: takes argv, returns an exit status or None.
+    """
+    from absl import app, flags
+
+    from trace_jax.errors import UserError
+
+    def guarded(argv):
+        if len(argv) > 1:
+            print("%s: unexpected argument %r; see --help" % (argv[0], argv[1]), file=sys.stderr)
+            return 2
+        try:
+            return function(argv)
+        except UserError as error:
+            print("error: %s" % error, file=sys.stderr)
+            return 2
+        except KeyboardInterrupt:
+            print("interrupted; run the same command again to go on", file=sys.stderr)
+            return 130
+
+    flags.FLAGS.set_default("logtostderr", True)
+    app.run(guarded)
