@@ -12,7 +12,13 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the ground up. Rooms of one floor never import one another; files of one room may.
 FLOORS: tuple[tuple[str, ...], ...] = (
     ("trace_jax", "trace_jax.errors"),
-    ("trace_jax.files", "trace_jax.images", "trace_jax.progress", "trace_jax.types"),
+    (
+        "trace_jax.assets",
+        "trace_jax.files",
+        "trace_jax.images",
+        "trace_jax.progress",
+        "trace_jax.types",
+    ),
     ("trace_jax.nn", "trace_jax.taxonomy"),
     (
         "trace_jax.baselines",
