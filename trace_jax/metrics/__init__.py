@@ -1,0 +1,1 @@
+"""Measures on plain numpy arrays; importing this package never imports jax."""
