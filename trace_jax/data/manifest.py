@@ -93,7 +93,7 @@ def read(folder: str | Path) -> Dataset:
     """
     folder = Path(folder)
     info, numbered, faults = _parse(folder)
-    faults += validation.structure_faults(numbered)
+    faults += validation.structure_faults(numbered, info.kind if info else "objects")
     if faults or info is None:
         raise FaultsError(
             f"{folder}: the manifest cannot be used",
@@ -120,7 +120,7 @@ def write(folder: str | Path, info: DatasetInfo, examples: Iterable[Example]) ->
         parsed, row_faults = row_schema.loads(text)
         faults += [f"{ROWS_FILE}:{number}: {fault}" for fault in row_faults]
         encoded.append(text + "\n")
-    faults += validation.structure_faults(list(enumerate(examples, start=1)))
+    faults += validation.structure_faults(list(enumerate(examples, start=1)), info.kind)
     if faults:
         raise FaultsError(f"{folder}: these rows would not make a valid manifest", faults)
     files.write_text(folder / ROWS_FILE, "".join(encoded))
@@ -143,7 +143,7 @@ def check(folder: str | Path, *, decode: bool = True) -> list[str]:
         info, numbered, faults = _parse(folder)
     except UserError as error:
         return [str(error)]
-    faults += validation.structure_faults(numbered)
+    faults += validation.structure_faults(numbered, info.kind if info else "objects")
     faults += validation.vocabulary_faults(numbered, info.taxonomy if info else "")
     faults += validation.picture_faults(folder, numbered, decode=decode)
     return sorted(faults, key=validation.line_order)
@@ -212,9 +212,9 @@ def _info_faults(raw: Any) -> list[str]:
         faults.append(
             f"{INFO_FILE}: kind 'scenes' has no row schema here; rows describe objects and crops"
         )
-    name = raw.get("name")
-    if isinstance(name, str) and (not name.strip() or "/" in name or name in (".", "..")):
-        faults.append(f"{INFO_FILE}: 'name' {name!r} cannot name a folder")
+    title = raw.get("name")
+    if isinstance(title, str) and (not title.strip() or "/" in title or title in (".", "..")):
+        faults.append(f"{INFO_FILE}: 'name' {title!r} cannot name a folder")
     return faults
 
 
