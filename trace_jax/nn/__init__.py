@@ -1,0 +1,1 @@
+"""Layers that hosts and FRM share. Nothing numeric is left to a default."""

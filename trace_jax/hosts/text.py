@@ -1,0 +1,94 @@
+"""Texts to token ids with the tokenizer that lies beside the weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trace_jax.errors import UserError
+
+# Every file a tokenizer of these families may consist of; what `save_host` copies along.
+TOKENIZER_FILES: tuple[str, ...] = (
+    "tokenizer.json",
+    "tokenizer_config.json",
+    "special_tokens_map.json",
+    "added_tokens.json",
+    "vocab.json",
+    "merges.txt",
+    "tokenizer.model",
+    "spiece.model",
+)
+_VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "spiece.model")
+
+
+class TextTokenizer:
+    """Pads and cuts every text to the model's context, as zero-shot use of CLIP and SigLIP does.
+
+    Nothing is read until the first text comes: a host without a tokenizer still encodes images.
+
+    Args:
+      folder: where the tokenizer's files lie, or None where there are none.
+      context: length of a row of ids.
+      lower_case: whether texts are lower-cased first (SigLIP was trained so; CLIP's own tokenizer
+        does it by itself).
+    """
+
+    def __init__(self, folder: Path | None, *, context: int, lower_case: bool) -> None:
+        self.folder = folder
+        self.context = context
+        self.lower_case = lower_case
+        self._tokenizer: Any = None
+
+    @property
+    def files(self) -> tuple[Path, ...]:
+        """The files there are."""
+        if self.folder is None:
+            return ()
+        return tuple(p for n in TOKENIZER_FILES if (p := self.folder / n).is_file())
+
+    def __call__(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
+        """{"input_ids": int32 [T, context]}, padded on the right with the tokenizer's pad id.
+
+        Raises:
+          UserError: there is no tokenizer, it cannot be read, or `texts` is one bare string.
+        """
+        if isinstance(texts, str):
+            raise UserError(f"expected a list of texts, got the single string {texts!r}")
+        if self._tokenizer is None:
+            self._tokenizer = self._load()
+        lines = [text.lower() for text in texts] if self.lower_case else list(texts)
+        if not lines:
+            return {"input_ids": np.zeros((0, self.context), np.int32)}
+        encoded = self._tokenizer(
+            lines,
+            padding="max_length",
+            padding_side="right",
+            truncation=True,
+            max_length=self.context,
+            return_tensors="np",
+        )
+        return {"input_ids": encoded["input_ids"].astype(np.int32)}
+
+    def _load(self) -> Any:
+        names = {path.name for path in self.files}
+        if self.folder is None or not names.intersection(_VOCABULARIES):
+            place = "this host" if self.folder is None else str(self.folder)
+            raise UserError(
+                f"{place}: there is no tokenizer ({', '.join(_VOCABULARIES)}), so texts cannot be "
+                "encoded. Put the model's tokenizer files beside its weights."
+            )
+        # Imported here: it takes seconds, and most commands encode no text.
+        from transformers import AutoTokenizer
+
+        try:
+            tokenizer = AutoTokenizer.from_pretrained(str(self.folder), local_files_only=True)
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(
+                f"{self.folder}: the tokenizer cannot be read ({error}). Copy its files again."
+            ) from error
+        if tokenizer.pad_token_id is None:
+            raise UserError(f"{self.folder}: the tokenizer names no pad token")
+        return tokenizer

@@ -1,0 +1,71 @@
+"""Multi-head attention without positions."""
+
+from __future__ import annotations
+
+import jax
+import jax.numpy as jnp
+from flax import nnx
+from jaxtyping import Array, Float
+
+from trace_jax.nn.linear import Linear
+
+
+def attend(
+    query: Float[Array, "b q d"],
+    key: Float[Array, "b k d"],
+    value: Float[Array, "b k d"],
+    *,
+    heads: int,
+    causal: bool,
+) -> Float[Array, "b q d"]:
+    """softmax(q k^T / sqrt(d_head)) v, heads split from the last axis and merged again.
+
+    Args:
+      query, key, value: already projected.
+      heads: number of heads; divides d.
+      causal: whether query i sees only keys up to i.
+
+    Returns:
+      Same shape and dtype as `query`; the softmax itself is float32.
+    """
+    width = query.shape[-1] // heads
+    query, key, value = (
+        x.reshape(*x.shape[:-1], heads, width).swapaxes(-3, -2) for x in (query, key, value)
+    )  # [B, H, N, W]
+    scores = jnp.einsum("bhqw,bhkw->bhqk", query * width**-0.5, key)
+    scores = scores.astype(jnp.float32)
+    if causal:
+        below = jnp.tril(jnp.ones(scores.shape[-2:], bool))
+        scores = jnp.where(below, scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    merged = jnp.einsum("bhqk,bhkw->bhqw", weights, value).swapaxes(-3, -2)  # [B, N, H, W]
+    return merged.reshape(*merged.shape[:-2], heads * width)
+
+
+class Attention(nnx.Module):
+    """Attention with biased query, key, value and output projections.
+
+    Args:
+      width: model width.
+      heads: number of heads.
+      causal: see `attend`.
+      dtype: parameter dtype.
+      rngs: stream "params".
+    """
+
+    def __init__(
+        self, width: int, *, heads: int, causal: bool, dtype: jnp.dtype, rngs: nnx.Rngs
+    ) -> None:
+        self.query = Linear(width, width, bias=True, dtype=dtype, rngs=rngs)
+        self.key = Linear(width, width, bias=True, dtype=dtype, rngs=rngs)
+        self.value = Linear(width, width, bias=True, dtype=dtype, rngs=rngs)
+        self.out = Linear(width, width, bias=True, dtype=dtype, rngs=rngs)
+        self.heads = heads
+        self.causal = causal
+
+    def __call__(
+        self, x: Float[Array, "b q d"], source: Float[Array, "b k d"]
+    ) -> Float[Array, "b q d"]:
+        """Queries from `x`, keys and values from `source` (x itself for self-attention)."""
+        query, key, value = self.query(x), self.key(source), self.value(source)
+        return self.out(attend(query, key, value, heads=self.heads, causal=self.causal))
