@@ -36,7 +36,6 @@ def test_mask_leaves_padding_out_even_when_it_is_nan():
     assert sums.mse()[1] == pytest.approx(short.mse()[0])
     assert sums.mean_cosine()[1] == pytest.approx(short.mean_cosine()[0])
     assert sums.tokens.tolist() == [5, 3, 5, 5]
-    np.testing.assert_allclose(features.pool(recovered, mask)[1], recovered[1, :3].mean(0), 1e-6)
 
 
 def test_stages_count_as_tokens():
@@ -44,7 +43,6 @@ def test_stages_count_as_tokens():
     sums = features.feature_sums(recovered, target)
     flat = features.feature_sums(recovered.reshape(3, 20, 6), target.reshape(3, 20, 6))
     np.testing.assert_array_equal(sums.mse(), flat.mse())
-    assert features.pool(recovered).shape == (3, 6)
 
 
 @pytest.mark.parametrize("bad", [np.nan, np.inf])
@@ -65,8 +63,6 @@ def test_refuses_shapes_and_empty_masks():
     mask[3] = False
     with pytest.raises(ValueError, match="image 3"):
         features.feature_sums(recovered, target, mask)
-    with pytest.raises(ValueError, match="image 3"):
-        features.pool(recovered, mask)
 
 
 @settings(max_examples=30, deadline=None)
@@ -108,5 +104,4 @@ def test_float32_and_bfloat16_inputs_are_summed_in_float64():
     sums = features.feature_sums(ones, np.zeros_like(ones))
     assert sums.mse()[0] == pytest.approx(float(np.float32(1e-3)) ** 2, rel=1e-12)
     half = np.full((2, 3, 4), 0.5, ml_dtypes.bfloat16)
-    assert features.pool(half).dtype == np.float32
     assert features.feature_sums(half, half).mse().tolist() == [0.0, 0.0]

@@ -88,32 +88,6 @@ def feature_sums(
     return FeatureSums(squared, tokens * dim, cosine, tokens)
 
 
-def pool(tokens: np.ndarray, mask: np.ndarray | None = None) -> np.ndarray:
-    """Mean over real tokens, the paper's pooled visual feature (5.1, D.2).
-
-    Args:
-      tokens: [B, N, D], or [B, S, N, D]; the mean then runs over S and N.
-      mask: [B, N] (or [B, S, N]), true where a token is real; None means all are.
-
-    Returns:
-      [B, D] float32, accumulated in float64, not normalised.
-
-    Raises:
-      ValueError: an image has no real token.
-    """
-    tokens = np.asarray(tokens)
-    batch, dim = tokens.shape[0], tokens.shape[-1]
-    flat = tokens.reshape(batch, -1, dim)
-    if mask is None:
-        return flat.mean(axis=1, dtype=np.float64).astype(np.float32)
-    real = np.asarray(mask, bool).reshape(batch, -1)
-    counts = real.sum(axis=1)
-    if np.any(counts == 0):
-        raise ValueError(f"image {int(np.argmin(counts))} of the batch has no real token")
-    total = np.where(real[..., None], flat, 0).sum(axis=1, dtype=np.float64)
-    return (total / counts[:, None]).astype(np.float32)
-
-
 def _scaled(vectors: np.ndarray) -> np.ndarray:
     largest = np.abs(vectors).max(axis=-1, keepdims=True, initial=0.0)
     return np.divide(vectors, largest, out=np.zeros_like(vectors), where=largest > 0)

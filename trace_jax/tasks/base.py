@@ -1,0 +1,285 @@
+"""A task: what is measured of each query, and how records become the rows of `results.json`."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+
+from trace_jax.metrics import intervals
+from trace_jax.tasks import records as record_table
+from trace_jax.tasks.records import Columns, Record
+from trace_jax.types import LEVELS, PRISTINE, Result
+
+ALL = "all"  # pooled over L0-L4
+BASE = "base"
+RIVALS = (BASE, "mean_shift", "ridge")  # what a condition is tested against, pair by pair
+
+
+@dataclasses.dataclass(frozen=True)
+class Scope:
+    """What every row of one evaluation shares.
+
+    Attributes:
+      dataset, split, gallery, host, tap: copied into the rows.
+      pristine_view: which pristine image queries the gallery: 1, the second view, or 0, the
+        gallery's own image where the data has no second view.
+      resamples: bootstrap samples.
+      seed: of bootstrap and permutation draws.
+    """
+
+    dataset: str
+    split: str
+    gallery: str
+    host: str
+    tap: str
+    pristine_view: int
+    resamples: int = intervals.RESAMPLES
+    seed: int = 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """One number an example has, and how examples weigh in its mean.
+
+    Attributes:
+      name: as in results.
+      values: columns -> [n] float64, NaN where the example does not count.
+      weights: name of the column of weights, or None for equal ones.
+      higher_is_better: which way is good.
+    """
+
+    name: str
+    values: Callable[[Columns], np.ndarray]
+    weights: str | None
+    higher_is_better: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Gain:
+    """A row that is a paired difference against another condition."""
+
+    name: str
+    metric: str
+    against: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """One paired test; a row of `meta["comparisons"]`.
+
+    Attributes:
+      difference, low, high: mean of condition minus rival on the same queries, and its interval.
+      relative, relative_low, relative_high: the same as a share of the rival's mean (-0.3 is 30%
+        below), None where that mean is zero.
+      p: two-sided sign-flip permutation p-value by identity, not corrected for many comparisons.
+      better: whether the difference goes the good way.
+      n, identities: shared queries and the identities behind them.
+    """
+
+    task: str
+    condition: str
+    against: str
+    severity: str
+    metric: str
+    difference: float
+    low: float | None
+    high: float | None
+    relative: float | None
+    relative_low: float | None
+    relative_high: float | None
+    p: float
+    better: bool
+    n: int
+    identities: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """Attributes:
+    name: as in flags and results.
+    measure: arrays of a batch -> record fields, lists as long as the batch; see each task.
+    metrics: what is averaged.
+    gains: paired differences that become rows of their own.
+    has_gallery: whether rows name the gallery.
+    """
+
+    name: str
+    measure: Callable[..., dict[str, list[Any]]]
+    metrics: tuple[Metric, ...]
+    gains: tuple[Gain, ...]
+    has_gallery: bool
+
+    def score(
+        self, records: Sequence[Record] | Columns, scope: Scope, group: str = "all"
+    ) -> list[Result]:
+        """Every row that the records support, with bootstrap intervals by identity.
+
+        Args:
+          records: of any conditions; order does not matter for the numbers.
+          scope: what the rows share.
+          group: "all", or a value of `Record.group` to restrict both queries and rows to.
+
+        Returns:
+          Rows by condition (in order of first appearance), severity and metric. A severity without
+          records gives no row.
+        """
+        columns = _columns(records, group)
+        rows = []
+        for condition in _unique(columns.text["condition"]):
+            for severity in (*LEVELS, ALL, PRISTINE):
+                rows += self._cell(columns, scope, condition, severity, group)
+        return rows
+
+    def compare(self, records: Sequence[Record] | Columns, scope: Scope) -> list[Comparison]:
+        """Paired tests of every condition against base and the level-blind controls."""
+        columns = _columns(records, "all")
+        found = []
+        for condition in _unique(columns.text["condition"]):
+            for against in RIVALS:
+                for severity in (*LEVELS, ALL, PRISTINE):
+                    for metric in self.metrics:
+                        one = self._compare(columns, scope, condition, against, severity, metric)
+                        found += [] if one is None else [one]
+        return found
+
+    def _cell(
+        self, columns: Columns, scope: Scope, condition: str, severity: str, group: str
+    ) -> list[Result]:
+        rows = []
+        for metric in self.metrics:
+            cell, values, weights = self._values(columns, scope, condition, severity, metric)
+            if len(cell):
+                found = intervals.mean_interval(
+                    values,
+                    cell.text["identity"].astype(str),
+                    weights,
+                    resamples=scope.resamples,
+                    seed=scope.seed,
+                )
+                rows.append(self._row(scope, condition, severity, metric.name, found, group))
+        for gain in self.gains:
+            metric = next(m for m in self.metrics if m.name == gain.metric)
+            pair = self._pair(columns, scope, condition, gain.against, severity, metric)
+            if pair is not None:
+                values, rivals, names, weights = pair
+                found = intervals.paired_interval(
+                    values, rivals, names, weights, resamples=scope.resamples, seed=scope.seed
+                )
+                rows.append(self._row(scope, condition, severity, gain.name, found, group))
+        return rows
+
+    def _compare(
+        self,
+        columns: Columns,
+        scope: Scope,
+        condition: str,
+        against: str,
+        severity: str,
+        metric: Metric,
+    ) -> Comparison | None:
+        pair = self._pair(columns, scope, condition, against, severity, metric)
+        if pair is None:
+            return None
+        values, rivals, names, weights = pair
+        draws = {"resamples": scope.resamples, "seed": scope.seed}
+        found = intervals.paired_interval(values, rivals, names, weights, **draws)
+        share = intervals.relative_interval(values, rivals, names, weights, **draws)
+        return Comparison(
+            task=self.name,
+            condition=condition,
+            against=against,
+            severity=severity,
+            metric=metric.name,
+            difference=found.value,
+            low=found.low,
+            high=found.high,
+            relative=None if share is None else share.value,
+            relative_low=None if share is None else share.low,
+            relative_high=None if share is None else share.high,
+            p=intervals.sign_flip_p(values, rivals, names, weights, seed=scope.seed),
+            better=bool(found.value > 0 if metric.higher_is_better else found.value < 0),
+            n=found.n,
+            identities=found.clusters,
+        )
+
+    def _values(
+        self, columns: Columns, scope: Scope, condition: str, severity: str, metric: Metric
+    ) -> tuple[Columns, np.ndarray, np.ndarray | None]:
+        keep = columns.text["condition"] == condition
+        if severity == ALL:
+            keep &= np.isin(columns.text["severity"].astype(str), LEVELS)
+        else:
+            keep &= columns.text["severity"] == severity
+        if severity == PRISTINE and self.has_gallery:
+            keep &= columns.number["view"] == scope.pristine_view
+        keep &= np.isfinite(metric.values(columns))
+        cell = columns.where(keep)
+        weights = None if metric.weights is None else cell.number[metric.weights]
+        return cell, metric.values(cell), weights
+
+    def _pair(
+        self,
+        columns: Columns,
+        scope: Scope,
+        condition: str,
+        against: str,
+        severity: str,
+        metric: Metric,
+    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None] | None:
+        if condition == against:
+            return None
+        left, _, _ = self._values(columns, scope, condition, severity, metric)
+        right, _, _ = self._values(columns, scope, against, severity, metric)
+        left, right = record_table.paired(left, right)
+        if not len(left):
+            return None
+        weights = None if metric.weights is None else left.number[metric.weights]
+        return (
+            metric.values(left),
+            metric.values(right),
+            left.text["identity"].astype(str),
+            weights,
+        )
+
+    def _row(
+        self,
+        scope: Scope,
+        condition: str,
+        severity: str,
+        metric: str,
+        found: intervals.Interval,
+        group: str,
+    ) -> Result:
+        return Result(
+            task=self.name,
+            dataset=scope.dataset,
+            split=scope.split,
+            gallery=scope.gallery if self.has_gallery else "",
+            host=scope.host,
+            tap=scope.tap,
+            condition=condition,
+            severity=severity,
+            metric=metric,
+            value=found.value,
+            low=found.low,
+            high=found.high,
+            n=found.n,
+            group=group,
+        )
+
+
+def column(name: str) -> Callable[[Columns], np.ndarray]:
+    """A metric's values that are a column of the records."""
+    return lambda columns: columns.number[name]
+
+
+def _columns(records: Sequence[Record] | Columns, group: str) -> Columns:
+    columns = records if isinstance(records, Columns) else Columns.of(records)
+    return columns if group == "all" else columns.where(columns.text["group"] == group)
+
+
+def _unique(values: np.ndarray) -> list[str]:
+    return list(dict.fromkeys(values.tolist()))
