@@ -7,6 +7,7 @@ and either goes on to the very same bytes or refuses, naming the difference.
 from __future__ import annotations
 
 import dataclasses
+import json
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -104,7 +105,8 @@ class CachePlan:
 
     def to_json(self) -> dict[str, Any]:
         """The plan as a JSON object."""
-        return dataclasses.asdict(self) | {"shape": list(self.shape), "splits": list(self.splits)}
+        # Through text and back: a tuple in the constants would differ from the list read later.
+        return json.loads(json.dumps(dataclasses.asdict(self), sort_keys=True, allow_nan=False))
 
 
 def plan_shard_rows(row_bytes: int, batch_size: int) -> int:

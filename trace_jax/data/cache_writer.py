@@ -90,14 +90,18 @@ class CacheWriter:
         if process == 0 and not (self.folder / PLAN_FILE).exists():
             files.write_json(self.folder / PLAN_FILE, plan.to_json())
 
+    @property
+    def share(self) -> range:
+        """This process's shards."""
+        return range(self._process, self.plan.shards, self._processes)
+
     def pending(self, *, retry_failed: bool = False) -> list[int]:
         """This process's shards that are missing, damaged or (if asked) have failed rows.
 
         Reads every finished shard to verify its checksum.
         """
-        mine = range(self._process, self.plan.shards, self._processes)
         pending = []
-        for shard in mine:
+        for shard in self.share:
             record = self._record(shard)
             if record is None or (retry_failed and record["failed"]):
                 pending.append(shard)
@@ -228,7 +232,7 @@ class CacheWriter:
 
     def _clean(self) -> None:
         """Removes what a killed run of this process had begun."""
-        for shard in range(self._process, self.plan.shards, self._processes):
+        for shard in self.share:
             for left in self._shards.glob(f".{shard:05d}.*.tmp"):
                 left.unlink(missing_ok=True)
         if self._process == 0:
