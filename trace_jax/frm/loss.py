@@ -60,9 +60,7 @@ def huber(recovered: Tokens, pristine: Tokens, mask: Mask, delta: float) -> Floa
     return _mean(jnp.mean(inner * (gap - 0.5 * inner), axis=-1), mask)
 
 
-def normalised_mse(
-    recovered: Tokens, pristine: Tokens, mask: Mask, eps: float
-) -> Float[Array, ""]:
+def normalised_mse(recovered: Tokens, pristine: Tokens, mask: Mask, eps: float) -> Float[Array, ""]:
     """MSE after each token is brought to mean 0 and variance 1."""
     return mse(_standardise(recovered, eps), _standardise(pristine, eps), mask)
 

@@ -114,6 +114,7 @@ class _Progress:
     evaluations_since_best: int = 0
     stopped_early: bool = False
     evaluated_step: int = -1
+    metrics: dict[str, float] = dataclasses.field(default_factory=dict)
     sums: dict[str, float] = dataclasses.field(default_factory=dict)
     summed: int = 0
 
@@ -184,7 +185,6 @@ class _Run:
         self.first = jax.process_index() == 0
         self.tx = optimizer.make(config.optim, config.steps)
         self.progress = _Progress()
-        self.metrics: dict[str, float] = {}
         shapes = jax.eval_shape(lambda p: create(p, self.tx), params)
         self.shardings = sharding.tree_shardings(shapes, mesh, config.min_shard_size)
         found = checkpoint.newest(self.root)
@@ -205,7 +205,8 @@ class _Run:
             self.progress = _Progress(**found.meta["progress"])
             checkpoint.drop_after(self.root, found.step)
             self._say(f"going on from {found.folder}")
-        self.log = MetricsLog(workdir, self.step, self.first)
+        # A row of step 0 (eval_first) belongs to no checkpoint: a fresh start keeps none.
+        self.log = MetricsLog(workdir, self.step if found else -1, self.first)
         self.train_step: Callable | None = None
         self.pending: tuple[int, Any, Batch] | None = None
         self.stepping = self.waiting = self.compiling = 0.0
@@ -213,38 +214,19 @@ class _Run:
 
     def go(self, batches: BatchSource, stop: int) -> FitResult:
         started, first_step = time.perf_counter(), self.step
-        status = "finished"
-        source = Prefetcher(batches, self.step, stop, self.config.prefetch)
         try:
-            with (
-                _Signals() as signals,
-                Progress(self.config.steps, self.label, "steps", done=self.step) as bar,
-            ):
-                if self.step == 0 and self.config.eval_first and self.progress.evaluated_step < 0:
-                    self._evaluate()
-                while self.step < stop and not self.progress.stopped_early:
-                    self._advance(source)
-                    bar.advance(note=self._note())
-                    if self._agree(signals):
-                        status = "interrupted"
-                        break
+            signal_name = self._steps(batches, stop)
+            if self.pending is not None:
+                self._fetch()
+            if self.step > first_step and not (self.root / f"{self.step:08d}").exists():
+                self._save()
         finally:
-            source.close()
-            self.log.sync()
-        if self.pending is not None:
-            self._fetch()
-        if status == "finished" and not self.progress.stopped_early:
-            status = "finished" if self.step >= self.config.steps else "paused"
-        elif self.progress.stopped_early:
-            status = "stopped_early"
-        if self.step > first_step and not (self.root / f"{self.step:08d}").exists():
-            self._save()
-        self.log.close()
-        if status == "interrupted":
-            self._say(f"{signals.name} at step {self.step}: saved; the same command goes on.")
+            self.log.close()
+        if signal_name:
+            self._say(f"{signal_name} at step {self.step}: saved; the same command goes on.")
         counted = max(self.step - first_step - 1, 0)
         return FitResult(
-            status,
+            self._status(signal_name),
             self.step,
             sharding.to_host(self.state.params, self.mesh),
             self.progress.best_step,
@@ -253,6 +235,34 @@ class _Run:
             self.waiting / self.stepping if self.stepping else 0.0,
             counted / (self.stepping - self.compiling) if counted else 0.0,
         )
+
+    def _steps(self, batches: BatchSource, stop: int) -> str:
+        """Steps up to `stop`, an early stop or a signal, whose name is returned ("" for none)."""
+        if self.step >= stop or self.progress.stopped_early:
+            return ""
+        source = Prefetcher(batches, self.step, stop, self.config.prefetch)
+        try:
+            with (
+                _Signals() as signals,
+                Progress(self.config.steps, self.label, "steps", done=self.step) as bar,
+            ):
+                if self.evaluate and self.config.eval_first and self.progress.evaluated_step < 0:
+                    self._evaluate()
+                while self.step < stop and not self.progress.stopped_early:
+                    self._advance(source)
+                    bar.advance(note=self._note())
+                    if self._agree(signals):
+                        return signals.name or "signal to another process"
+        finally:
+            source.close()
+        return ""
+
+    def _status(self, signal_name: str) -> str:
+        if self.progress.stopped_early:
+            return "stopped_early"
+        if self.step >= self.config.steps:
+            return "finished"
+        return "interrupted" if signal_name else "paused"
 
     def _advance(self, source: Prefetcher) -> None:
         """One step: dispatch it, and read the figures of the step before meanwhile."""
@@ -326,7 +336,7 @@ class _Run:
                 means["time/wait_share"] = (self.waiting - waiting) / span
             self.window = (self.stepping, self.waiting, step)
             self.log.write(step, "train", means)
-            self.metrics = {**self.metrics, "loss": means["loss"]}
+            p.metrics["loss"] = means["loss"]
             p.sums, p.summed = {}, 0
 
     def _evaluate(self) -> None:
@@ -342,7 +352,7 @@ class _Run:
                 f"loop.best_metric={c.best_metric!r} is not among the evaluated: {sorted(values)}."
             )
         self.log.write(self.step, "val", {**values, "time/seconds": time.perf_counter() - started})
-        self.metrics = {**self.metrics, **values}
+        p.metrics.update(values)
         p.evaluated_step = self.step
         sign = 1.0 if c.best_mode == "max" else -1.0
         if (
@@ -373,7 +383,7 @@ class _Run:
             "stamp": self.stamp,
             "progress": dataclasses.asdict(self.progress),
         }
-        self._call(self.on_save, self.metrics)
+        self._call(self.on_save, self.progress.metrics)
         checkpoint.save(self.root, self.state, meta)
         checkpoint.prune(self.root, self.config.keep, self.progress.best_step)
 
@@ -392,7 +402,9 @@ class _Run:
         return bool(multihost_utils.process_allgather(np.array(signals.name != "")).any())
 
     def _note(self) -> str:
-        return ", ".join(f"{name} {value:.4g}" for name, value in list(self.metrics.items())[:4])
+        return ", ".join(
+            f"{name} {value:.4g}" for name, value in list(self.progress.metrics.items())[:4]
+        )
 
     def _say(self, text: str) -> None:
         if self.first:

@@ -63,6 +63,7 @@ class MetricsLog:
             self.sync()
             self._stream.close()
             self._writer.close()
+            self._active = False
 
     def _event(self, row: Mapping) -> None:
         for name, value in row.items():
