@@ -168,7 +168,7 @@ class EncoderHost(abc.ABC):
     # ---- the verbs
 
     def preprocess(self, images: Sequence[Image.Image]) -> dict[str, np.ndarray]:
-        """PIL images of any mode, size and orientation to {"pixel_values": float32 [B, H, W, 3]}."""
+        """PIL images of any mode and size to {"pixel_values": float32 [B, H, W, 3]}."""
         return self.preprocessor(images)
 
     def tap(self, inputs: ImageInputs) -> Features:

@@ -32,13 +32,15 @@ def attend(
     query, key, value = (
         x.reshape(*x.shape[:-1], heads, width).swapaxes(-3, -2) for x in (query, key, value)
     )  # [B, H, N, W]
-    scores = jnp.einsum("bhqw,bhkw->bhqk", query * width**-0.5, key)
-    scores = scores.astype(jnp.float32)
+    scores = jnp.einsum("bhqw,bhkw->bhqk", query * width**-0.5, key).astype(jnp.float32)
     if causal:
         below = jnp.tril(jnp.ones(scores.shape[-2:], bool))
         scores = jnp.where(below, scores, jnp.finfo(jnp.float32).min)
-    weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-    merged = jnp.einsum("bhqk,bhkw->bhqw", weights, value).swapaxes(-3, -2)  # [B, N, H, W]
+    # Softmax with its division after the second product: N*W divisions a head instead of N*N.
+    weights = jnp.exp(scores - jax.lax.stop_gradient(scores.max(axis=-1, keepdims=True)))
+    total = weights.sum(axis=-1, keepdims=True)
+    merged = jnp.einsum("bhqk,bhkw->bhqw", weights.astype(value.dtype), value)
+    merged = (merged / total).astype(value.dtype).swapaxes(-3, -2)  # [B, N, H, W]
     return merged.reshape(*merged.shape[:-2], heads * width)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any
 
 import jax
 import jax.numpy as jnp
@@ -82,10 +83,10 @@ def collect_blocks(blocks: Block, x: Float[Array, "b n d"]) -> Float[Array, "l b
     return _scan(blocks, x, collect=True)[1]
 
 
-def _scan(blocks: Block, x: Array, *, collect: bool) -> tuple[Array, Array]:
+def _scan(blocks: Block, x: Array, *, collect: bool) -> tuple[Array, Any]:
     graphdef, stacked = nnx.split(blocks)
 
-    def step(x: Array, params: nnx.State) -> tuple[Array, Array | None]:
+    def step(x: Array, params: nnx.State) -> tuple[Array, Any]:
         x = nnx.merge(graphdef, params)(x)
         return x, x if collect else None
 

@@ -11,7 +11,7 @@ xavier_uniform = jax.nn.initializers.xavier_uniform()
 
 
 def affine(
-    x: Float[Array, "*b i"], kernel: Float[Array, "i o"], bias: Float[Array, "o"] | None = None
+    x: Float[Array, "*b i"], kernel: Float[Array, "i o"], bias: Float[Array, " o"] | None = None
 ) -> Float[Array, "*b o"]:
     """x @ kernel + bias over the last axis.
 

@@ -9,7 +9,7 @@ from jaxtyping import Array, Float
 
 
 def layer_norm(
-    x: Float[Array, "*b d"], scale: Float[Array, "d"], bias: Float[Array, "d"], eps: float
+    x: Float[Array, "*b d"], scale: Float[Array, " d"], bias: Float[Array, " d"], eps: float
 ) -> Float[Array, "*b d"]:
     """Layer normalisation over the last axis.
 
