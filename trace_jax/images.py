@@ -9,17 +9,22 @@ CMYK, YCbCr, LAB, HSV and palettes follow Pillow's conversion.
 
 from __future__ import annotations
 
+import io
 import os
+import threading
 import warnings
 from pathlib import Path
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-# 2^28 pixels: larger than any camera gives, small enough not to exhaust memory (768 MiB of RGB).
-MAX_PIXELS = 2**28
+# Above every camera's 151 megapixels and below the size at which Pillow itself refuses (179).
+MAX_PIXELS = 170_000_000
 
 _WHITE = (255, 255, 255)
+
+# catch_warnings swaps process-wide state, so decode threads take turns at the header.
+_HEADER_LOCK = threading.Lock()
 
 
 class BadImageError(Exception):
@@ -27,38 +32,50 @@ class BadImageError(Exception):
 
 
 def open_rgb(path: str | os.PathLike[str]) -> Image.Image:
-    """Opens, decodes and normalises one image file.
+    """Opens, decodes and normalises one image file. Safe to call from threads.
 
     Returns:
-      An RGB image, EXIF-transposed, fully decoded.
+      An RGB image, EXIF-transposed, fully decoded; of an animation the first frame.
 
     Raises:
       BadImageError: missing, empty, not an image, truncated, or larger than MAX_PIXELS.
     """
-    path = Path(path)
     try:
-        size = path.stat().st_size
+        data = Path(path).read_bytes()
     except OSError as error:
         raise BadImageError(f"cannot be opened ({error.strerror})") from error
-    if size == 0:
+    return decode_rgb(data)
+
+
+def decode_rgb(data: bytes) -> Image.Image:
+    """`open_rgb` for an encoded image in memory."""
+    if not data:
         raise BadImageError("is empty (0 bytes)")
     try:
-        with warnings.catch_warnings():
-            # Our own limit below replaces Pillow's warning.
-            warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-            with Image.open(path) as image:
-                if image.width * image.height > MAX_PIXELS:
-                    raise BadImageError(
-                        f"has {image.width}x{image.height} pixels, more than {MAX_PIXELS}"
-                    )
-                image.load()
-                return to_rgb(image)
+        with _header(data) as image:
+            if image.width * image.height > MAX_PIXELS:
+                raise BadImageError(
+                    f"is too large ({image.width}x{image.height}, more than {MAX_PIXELS:,} pixels)"
+                )
+            image.load()
+            return to_rgb(image)
+    except BadImageError:
+        raise
     except UnidentifiedImageError as error:
         raise BadImageError("is not an image of a known format") from error
     except Image.DecompressionBombError as error:
         raise BadImageError(f"is too large ({error})") from error
-    except (OSError, SyntaxError, ValueError, EOFError) as error:
-        raise BadImageError(f"is truncated or damaged ({error})") from error
+    except Exception as error:
+        # Pillow's readers let nearly any exception escape from a damaged file (struct.error,
+        # zlib.error, SyntaxError, IndexError, ...); whichever it is, the file is at fault.
+        raise BadImageError(f"is truncated or damaged ({error or type(error).__name__})") from error
+
+
+def _header(data: bytes) -> Image.Image:
+    with _HEADER_LOCK, warnings.catch_warnings():
+        # Our own limit replaces Pillow's warning.
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        return Image.open(io.BytesIO(data))
 
 
 def to_rgb(image: Image.Image) -> Image.Image:
