@@ -23,7 +23,16 @@ from trace_jax.data.feature_cache import FeatureCache
 from trace_jax.data.pairs import PairSet, as_pristine, pairs, pristine_rows
 from trace_jax.errors import UserError
 
-__all__ = ["Batches", "PairSet", "as_pristine", "batches", "ordered", "pairs", "pristine_rows"]
+__all__ = [
+    "Batches",
+    "PairSet",
+    "as_pristine",
+    "batches",
+    "order",
+    "ordered",
+    "pairs",
+    "pristine_rows",
+]
 
 
 class PairBatch(TypedDict):
@@ -95,7 +104,7 @@ def batches(
             f"batch size {batch_size} is more than the {len(pair_set)} pairs there are; "
             "lower it or take more levels, draws or identities"
         )
-    order = _order(pair_set, batch_size, seed, level_balanced, pristine_fraction)
+    table = order(pair_set, batch_size, seed, level_balanced, pristine_fraction)
     share = batch_size // processes
     mine = slice(process * share, (process + 1) * share)
 
@@ -112,7 +121,7 @@ def batches(
             identity=identity.astype(np.int32),
         )
 
-    return Batches(order.map(gather), steps_per_epoch=len(pair_set) // batch_size)
+    return Batches(table.map(gather), steps_per_epoch=len(pair_set) // batch_size)
 
 
 class Batches:
@@ -195,7 +204,7 @@ def ordered(
     return _ahead(read, 0, steps, prefetch)
 
 
-def _order(
+def order(
     pair_set: PairSet, batch_size: int, seed: int, level_balanced: bool, pristine_fraction: float
 ) -> grain.MapDataset[Any]:
     """[batch_size, 4] rows of (degraded, pristine, severity, identity) for every step."""

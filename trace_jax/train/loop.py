@@ -37,7 +37,8 @@ class LoopConfig:
     """How to train, whatever is trained.
 
     Attributes:
-      steps: length of the run; the learning-rate schedule ends there.
+      steps: length of the run; the learning-rate schedule ends there. 0 is for callers that work
+        it out from the data; `fit` refuses it.
       optim: see OptimizerConfig.
       seed: root of the step's random keys.
       log_every: a "train" row each so many steps, means over them.
@@ -53,7 +54,7 @@ class LoopConfig:
       prefetch: batches made ahead in a thread.
     """
 
-    steps: int
+    steps: int = 0
     optim: OptimizerConfig = OptimizerConfig()
     seed: int = 0
     log_every: int = 10
@@ -70,8 +71,8 @@ class LoopConfig:
 
     def __post_init__(self) -> None:
         faults = []
-        if self.steps < 1:
-            faults.append(f"steps={self.steps}: at least 1")
+        if self.steps < 0:
+            faults.append(f"steps={self.steps}: not negative")
         if self.log_every < 1 or self.keep < 1:
             faults.append("log_every and keep: at least 1")
         if self.best_mode not in ("max", "min"):
@@ -127,6 +128,7 @@ def fit(
     *,
     workdir: str | Path,
     mesh: Mesh | None = None,
+    constants: Mapping[str, Any] | None = None,
     evaluate: Callable[[Any, int], Mapping[str, float]] | None = None,
     on_best: Callable[[Any, int, Mapping[str, float]], None] | None = None,
     on_save: Callable[[Any, int, Mapping[str, float]], None] | None = None,
@@ -144,6 +146,7 @@ def fit(
         Every process passes the same global batch; each device receives its rows only.
       workdir: gets checkpoints/, metrics.jsonl, tensorboard/.
       mesh: from train.sharding.make_mesh; by default over all devices.
+      constants: pytrees that join every batch, placed once on every device.
       evaluate: (device params, step) -> plain floats; called on every process.
       on_best: (numpy params, step, metrics); first process only, when `best_metric` improved. It
         may be called again for the same step after a break, with equal arguments.
@@ -155,9 +158,13 @@ def fit(
     Raises:
       UserError: a value is not finite (named), the stamp differs, all checkpoints are damaged.
     """
+    if config.steps < 1:
+        raise UserError("loop.steps: at least 1.")
     mesh = mesh or sharding.make_mesh(config.model_axis)
     with jax.set_mesh(mesh):
         run = _Run(loss_fn, params, config, Path(workdir), mesh, dict(stamp or {}), label)
+        whole = jax.tree.map(lambda _: sharding.replicated(mesh), dict(constants or {}))
+        run.constants = sharding.place(dict(constants or {}), whole)
         run.evaluate, run.on_best, run.on_save = evaluate, on_best, on_save
         return run.go(batches, min(stop_at or config.steps, config.steps))
 
@@ -165,6 +172,7 @@ def fit(
 class _Run:
     """One call of `fit`."""
 
+    constants: dict[str, Any]
     evaluate: Callable[[Any, int], Mapping[str, float]] | None
     on_best: Callable[[Any, int, Mapping[str, float]], None] | None
     on_save: Callable[[Any, int, Mapping[str, float]], None] | None
@@ -282,7 +290,7 @@ class _Run:
                 state_shardings=self.shardings,
                 batch_shardings=shardings,
             )
-        self.state, figures = self.train_step(self.state, placed)
+        self.state, figures = self.train_step(self.state, placed, self.constants)
         self.step += 1
         if self.pending is not None:
             self._fetch()

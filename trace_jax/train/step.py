@@ -28,15 +28,21 @@ def make_step(
     mesh: Mesh,
     state_shardings: TrainState,
     batch_shardings: Mapping[str, NamedSharding],
-) -> Callable[[TrainState, Mapping[str, jax.Array]], tuple[TrainState, dict[str, Any]]]:
-    """A function (state, batch) -> (state, figures); the old state is donated.
+) -> Callable[[TrainState, Mapping[str, jax.Array], Any], tuple[TrainState, dict[str, Any]]]:
+    """A function (state, batch, constants) -> (state, figures); the old state is donated.
+
+    `constants` is a dict of pytrees that join the batch on its way to the loss: a frozen host's
+    parameters, say, which are arguments and never closed over.
 
     Figures: "terms" (dict of scalars: the loss, its terms, "grad_norm", "lr") and "leaves"
     [number of parameter leaves], squared gradient norms in tree order, for the finite check.
     The step's random key is fold_in(key(seed), step): nothing random is carried.
     """
 
-    def step(state: TrainState, batch: Mapping[str, jax.Array]) -> tuple[TrainState, dict]:
+    def step(
+        state: TrainState, batch: Mapping[str, jax.Array], constants: Mapping[str, Any]
+    ) -> tuple[TrainState, dict]:
+        batch = {**batch, **constants}
         rng = jax.random.fold_in(jax.random.key(seed), state.step)
         (loss, terms), grads = jax.value_and_grad(loss_fn, has_aux=True)(state.params, batch, rng)
         squares = jnp.stack(
@@ -62,7 +68,7 @@ def make_step(
     whole = sharding.replicated(mesh)
     return jax.jit(
         step,
-        in_shardings=(state_shardings, dict(batch_shardings)),
+        in_shardings=(state_shardings, dict(batch_shardings), whole),
         out_shardings=(state_shardings, whole),
         donate_argnums=0,
     )
