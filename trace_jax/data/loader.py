@@ -207,7 +207,11 @@ def ordered(
 def order(
     pair_set: PairSet, batch_size: int, seed: int, level_balanced: bool, pristine_fraction: float
 ) -> grain.MapDataset[Any]:
-    """[batch_size, 4] rows of (degraded, pristine, severity, identity) for every step."""
+    """The global order of pairs: what `batches` reads, for those who encode on the fly.
+
+    Returns:
+      step -> [batch_size, 4] int64: degraded row, pristine row, severity, identity.
+    """
     table = _table(pair_set)
     if not level_balanced and not pristine_fraction:
         epoch = grain.MapDataset.source(table).seed(_grain_seed(seed)).shuffle()
