@@ -1,0 +1,277 @@
+"""Tables once, for HTML and Markdown alike: severity tables, paired tests, the paper's figures."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from trace_jax import files
+from trace_jax.report.evaluation import ALL, Condition, Evaluation
+from trace_jax.types import PRISTINE
+
+PAPER = files.read_json(Path(__file__).with_name("paper_figures.json"))
+
+METRICS = {
+    ("retrieval", "r_at_1"): ("R@1, %", "the right object comes first; higher is better"),
+    ("retrieval", "r_at_5"): ("R@5, %", "it is among the first five; higher is better"),
+    ("feature_recovery", "mse"): ("Mean squared error", "of tokens; lower is better"),
+    ("feature_recovery", "cosine"): ("Mean token cosine", "higher is better"),
+}
+SEVERITY_TITLES = {ALL: "L0–L4", PRISTINE: "pristine"}
+_PERCENT = ("r_at_",)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cell:
+    """One entry: the number, its interval in small print, whether it is the best of its column."""
+
+    text: str
+    small: str = ""
+    best: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """A row of a table; `kind` is the condition's, for styling ("" for none)."""
+
+    title: str
+    cells: tuple[Cell, ...]
+    kind: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Table:
+    """Attributes:
+    title, note: above the table.
+    head: first the title of the line titles, then one a column.
+    lines: its rows.
+    """
+
+    title: str
+    note: str
+    head: tuple[str, ...]
+    lines: tuple[Line, ...]
+
+    def markdown(self) -> str:
+        """The table as GitHub Markdown, titled."""
+        rows = [
+            "| " + " | ".join(_escape(h) for h in self.head) + " |",
+            "| " + " | ".join(["---", *["---:"] * (len(self.head) - 1)]) + " |",
+        ]
+        for line in self.lines:
+            cells = [
+                (f"**{c.text}**" if c.best else c.text) + (f" ({c.small})" if c.small else "")
+                for c in line.cells
+            ]
+            rows.append("| " + " | ".join(_escape(t) for t in (line.title, *cells)) + " |")
+        return f"### {self.title}\n\n{self.note}\n\n" + "\n".join(rows) + "\n"
+
+
+def severity_table(results: Evaluation, task: str, metric: str) -> Table | None:
+    """Conditions down, severities across; the best fair condition of a column is marked."""
+    if not results.has(task, metric):
+        return None
+    title, note = METRICS[task, metric]
+    severities = [
+        s
+        for s in results.severities()
+        if any(results.row(task, c.name, s, metric) for c in results.conditions)
+    ]
+    best = {s: _best(results, task, metric, s) for s in severities}
+    lines = []
+    for condition in results.conditions:
+        cells = []
+        for severity in severities:
+            row = results.row(task, condition.name, severity, metric)
+            cells.append(
+                Cell("–")
+                if row is None
+                else Cell(
+                    number(metric, row["value"]), interval(metric, row), row in best[severity]
+                )
+            )
+        lines.append(Line(condition.title, tuple(cells), condition.kind))
+    heads = [SEVERITY_TITLES.get(s, s) for s in severities]
+    counts = [_count(results, task, metric, s) for s in severities]
+    heads = [f"{head} (n={n})" for head, n in zip(heads, counts, strict=True)]
+    return Table(title, note, ("Condition", *heads), tuple(lines))
+
+
+def comparison_table(results: Evaluation, task: str, metric: str) -> Table | None:
+    """Paired differences, pooled over L0-L4, with interval and p-value."""
+    relative = metric == "mse"
+    rivals = [c for c in results.conditions if c.name in ("base", "mean_shift", "ridge")]
+    lines = []
+    for condition in results.of_kind("frm", "control", "oracle"):
+        cells = []
+        for rival in rivals:
+            one = results.comparison(task, condition.name, rival.name, ALL, metric)
+            cells.append(Cell("–") if one is None else _difference(metric, one, relative))
+        lines.append(Line(condition.title, tuple(cells), condition.kind))
+    if not lines or not rivals:
+        return None
+    unit = {"r_at_1": "points of R@1", "r_at_5": "points of R@5", "mse": "change of MSE"}
+    heads = tuple(f"against {rival.title}" for rival in rivals)
+    return Table(
+        f"Paired differences: {unit.get(metric, metric)}",
+        "Same queries on both sides, pooled over L0–L4; 95% interval by identity; "
+        "p from sign flips by identity, not corrected for many comparisons.",
+        ("Condition", *heads),
+        tuple(lines),
+    )
+
+
+def group_table(results: Evaluation) -> Table | None:
+    """Hazards and everyday objects as two groups: pooled R@1, and MSE."""
+    groups = [g for g in dict.fromkeys(r["group"] for r in results.rows) if g != ALL]
+    columns = [
+        (g, task, metric)
+        for task, metric in (("retrieval", "r_at_1"), ("feature_recovery", "mse"))
+        for g in groups
+        if results.has(task, metric)
+    ]
+    if not columns:
+        return None
+    lines = []
+    for condition in results.conditions:
+        cells = []
+        for group, task, metric in columns:
+            row = results.row(task, condition.name, ALL, metric, group)
+            cells.append(
+                Cell("–")
+                if row is None
+                else Cell(number(metric, row["value"]), interval(metric, row))
+            )
+        lines.append(Line(condition.title, tuple(cells), condition.kind))
+    heads = []
+    for group, task, metric in columns:
+        n = max(
+            (
+                r["n"]
+                for c in results.conditions
+                if (r := results.row(task, c.name, ALL, metric, group))
+            ),
+            default=0,
+        )
+        heads.append(f"{METRICS[task, metric][0]}: {group} (n={n})")
+    return Table(
+        "Hazards and everyday objects",
+        "Pooled over L0–L4. Hazards are the types that responders must find and secure.",
+        ("Condition", *heads),
+        tuple(lines),
+    )
+
+
+def paper_table(results: Evaluation) -> Table | None:
+    """Our changes against base beside the paper's, each with its place."""
+    hosts = list(dict.fromkeys(f["host"] for f in PAPER["figures"]))
+    shown = results.of_kind("frm")
+    lines = []
+    for (task, metric), (title, _) in METRICS.items():
+        cells = []
+        relative = metric == "mse"
+        for condition in shown:
+            one = results.comparison(task, condition.name, "base", ALL, metric)
+            cells.append(Cell("–") if one is None else _difference(metric, one, relative, p=False))
+        for host in hosts:
+            figure = next(
+                (
+                    f
+                    for f in PAPER["figures"]
+                    if (f["host"], f["task"], f["metric"]) == (host, task, metric)
+                ),
+                None,
+            )
+            cells.append(
+                Cell("–")
+                if figure is None
+                else Cell(signed(metric, figure["value"], relative), figure["place"])
+            )
+        unit = ", relative" if relative else ", points" if metric.startswith(_PERCENT) else ""
+        lines.append(Line(title.removesuffix(", %") + unit, tuple(cells)))
+    if not shown:
+        return None
+    names = {"clip": "paper, CLIP ViT-L/14", "siglip2": "paper, SigLIP2"}
+    heads = [f"{c.title}, this run" for c in shown] + [names.get(h, h) for h in hosts]
+    return Table(
+        "Beside the paper", PAPER["note"], ("Change against base, L0–L4", *heads), tuple(lines)
+    )
+
+
+def number(metric: str, value: float) -> str:
+    """A value as printed: percent for recalls, three decimals for the rest."""
+    return f"{100 * value:.1f}" if metric.startswith(_PERCENT) else f"{value:.3f}"
+
+
+def signed(metric: str, value: float, relative: bool = False) -> str:
+    """A difference as printed, always with its sign; relative ones in percent."""
+    scale, digits, unit = 1.0, 3, ""
+    if relative:
+        scale, digits, unit = 100.0, 1, "%"
+    elif metric.startswith(_PERCENT):
+        scale, digits = 100.0, 1
+    text = f"{value * scale:+.{digits}f}"
+    if float(text) == 0:
+        text = text.replace("+", "").replace("-", "")
+    return text.replace("-", "−") + unit
+
+
+def interval(metric: str, row: Mapping[str, Any]) -> str:
+    """A row's interval as printed, "" where it has none."""
+    if row["low"] is None:
+        return ""
+    return f"{number(metric, row['low'])}–{number(metric, row['high'])}"
+
+
+def p_value(p: float) -> str:
+    """A p-value as printed."""
+    return "p<0.001" if p < 0.001 else f"p={p:.3f}"
+
+
+def _difference(metric: str, one: Mapping[str, Any], relative: bool, p: bool = True) -> Cell:
+    prefix = "relative" if relative else "difference"
+    if one[prefix] is None:
+        return Cell("–")
+    low, high = (
+        (one["relative_low"], one["relative_high"]) if relative else (one["low"], one["high"])
+    )
+    small = (
+        ""
+        if low is None
+        else f"{signed(metric, low, relative)} to {signed(metric, high, relative)}"
+    )
+    if p:
+        small = f"{small}, {p_value(one['p'])}".removeprefix(", ")
+    return Cell(signed(metric, one[prefix], relative), small)
+
+
+def _best(results: Evaluation, task: str, metric: str, severity: str) -> list[Mapping[str, Any]]:
+    # Oracles and the ceiling do not compete; what prints equal shares the mark.
+    fair = [
+        row
+        for c in results.of_kind("base", "frm", "control")
+        if (row := results.row(task, c.name, severity, metric))
+    ]
+    if len(fair) < 2:
+        return []
+    top = (min if metric == "mse" else max)(row["value"] for row in fair)
+    return [row for row in fair if number(metric, row["value"]) == number(metric, top)]
+
+
+def _count(results: Evaluation, task: str, metric: str, severity: str) -> str:
+    counts = {
+        row["n"] for c in results.conditions if (row := results.row(task, c.name, severity, metric))
+    }
+    low, high = min(counts), max(counts)
+    return f"{low}" if low == high else f"{low}–{high}"
+
+
+def titles(conditions: list[Condition]) -> str:
+    """Titles in one phrase."""
+    return ", ".join(c.title for c in conditions)
+
+
+def _escape(text: str) -> str:
+    return text.replace("|", "\\|")

@@ -1,0 +1,190 @@
+"""The results in plain words: every sentence follows from rows, none is written beforehand."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from trace_jax.report.evaluation import ALL, Condition, Evaluation
+from trace_jax.report.tables import number, signed
+from trace_jax.types import LEVELS, PRISTINE
+
+NOTICE = (
+    "Every match here is an inference from incomplete physical evidence and can be wrong, the more "
+    "so the worse the damage. It needs a human's judgement, and it is no evidence for legal or "
+    "insurance purposes. The pictures are synthetic; check on data of your own before any use in "
+    "the field. (After the paper's impact statement.)"
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Card:
+    """A headline number: label, the number, a line below."""
+
+    label: str
+    figure: str
+    below: str
+
+
+def setting(results: Evaluation) -> str:
+    """What was asked of whom."""
+    meta = results.meta
+    burnt = sum(meta["queries"][level] for level in LEVELS if level in meta["queries"])
+    text = (
+        f"{burnt:,} burnt images of {meta['identities']:,} objects. "
+        f"Split “{meta['split']}” of {meta['data']['name']}: "
+    )
+    if meta["split"] == "test":
+        text += "no object of it took part in training or in any choice. "
+    else:
+        text += "choices may have been made on it; only test numbers are unbiased. "
+    if meta["gallery_size"]:
+        text += (
+            f"For each burnt image the host looks for the same object among "
+            f"{meta['gallery_size']:,} pristine images; a guess would be right "
+            f"{100 / meta['gallery_size']:.2g}% of the time."
+        )
+    return text
+
+
+def cards(results: Evaluation) -> list[Card]:
+    """Three to six headline numbers."""
+    found = []
+    for frm in results.of_kind("frm"):
+        base = results.row("retrieval", "base", ALL, "r_at_1")
+        own = results.row("retrieval", frm.name, ALL, "r_at_1")
+        gain = results.row("retrieval", frm.name, ALL, "r_at_1_gain")
+        if base and own and gain:
+            found.append(
+                Card(
+                    f"{frm.title}: right object first",
+                    f"{number('r_at_1', base['value'])} → {number('r_at_1', own['value'])}%",
+                    f"{signed('r_at_1', gain['value'])} points{_between(gain)}",
+                )
+            )
+        mse = results.comparison("feature_recovery", frm.name, "base", ALL, "mse")
+        if mse and mse["relative"] is not None:
+            found.append(
+                Card(
+                    f"{frm.title}: feature error",
+                    signed("mse", mse["relative"], relative=True),
+                    "mean squared error against base"
+                    if mse["relative_low"] is None
+                    else f"MSE against base (95%: {signed('mse', mse['relative_low'], True)} to "
+                    f"{signed('mse', mse['relative_high'], True)})",
+                )
+            )
+    return found
+
+
+def sentences(results: Evaluation) -> list[str]:
+    """The story in a few sentences."""
+    found = _damage(results)
+    for frm in results.of_kind("frm"):
+        found += _retrieval(results, frm) + _features(results, frm) + _harm(results, frm)
+    return found
+
+
+def ceiling(results: Evaluation) -> str:
+    """Which image condition "pristine" asks with."""
+    if results.meta["pristine_view"] == 1:
+        return (
+            "Condition Pristine asks with a second pristine image from another camera: the honest "
+            "ceiling of this host. Feature recovery compares the reference view with itself there "
+            "(0 and 1 by construction), since another camera's tokens do not align."
+        )
+    return (
+        "The data has no second pristine view, so condition Pristine asks with the gallery's own "
+        "image: 100% by construction, as in the paper."
+    )
+
+
+def verdict(low: float | None, high: float | None, better: str, worse: str) -> str:
+    """What an interval around a difference allows to say."""
+    if low is None or high is None:
+        return "too few objects to say more"
+    if low > 0:
+        return better
+    if high < 0:
+        return worse
+    return "no clear difference: the interval includes zero"
+
+
+def _damage(results: Evaluation) -> list[str]:
+    levels = [s for s in LEVELS if results.row("retrieval", "base", s, "r_at_1")]
+    if len(levels) < 2:
+        return []
+    first, last = (results.row("retrieval", "base", s, "r_at_1") for s in (levels[0], levels[-1]))
+    assert first and last
+    return [
+        f"Damage hides objects from the frozen host: it finds {_percent(first)} at {levels[0]} and "
+        f"{_percent(last)} at {levels[-1]}."
+    ]
+
+
+def _retrieval(results: Evaluation, frm: Condition) -> list[str]:
+    found = []
+    gain = results.row("retrieval", frm.name, ALL, "r_at_1_gain")
+    own = results.row("retrieval", frm.name, ALL, "r_at_1")
+    if gain and own:
+        found.append(
+            f"With {frm.title} it finds {_percent(own)} over all levels, "
+            f"{signed('r_at_1', gain['value'])} points against base{_between(gain)}: "
+            f"{verdict(gain['low'], gain['high'], 'a clear gain', 'a clear loss')}."
+        )
+    for rival in ("ridge", "mean_shift"):
+        row = results.row("retrieval", frm.name, ALL, f"r_at_1_gain_over_{rival}")
+        title = next((c.title for c in results.conditions if c.name == rival), rival)
+        if row:
+            found.append(
+                f"Against the control {title}: {signed('r_at_1', row['value'])} points"
+                f"{_between(row)}, "
+                f"{verdict(row['low'], row['high'], 'a clear gain', 'a clear loss')}."
+            )
+    return found
+
+
+def _features(results: Evaluation, frm: Condition) -> list[str]:
+    mse = results.comparison("feature_recovery", frm.name, "base", ALL, "mse")
+    if not mse or mse["relative"] is None:
+        return []
+    share = f"{abs(100 * mse['relative']):.1f}%"
+    way = "below" if mse["relative"] < 0 else "above"
+    text = f"{frm.title}'s features lie {share} {way} base in mean squared error"
+    beaten = [
+        c.title
+        for c in results.of_kind("control")
+        if (one := results.comparison("feature_recovery", frm.name, c.name, ALL, "mse"))
+        and one["high"] is not None
+        and one["high"] < 0
+    ]
+    controls = results.of_kind("control")
+    if controls:
+        text += (
+            f", and clearly below {' and '.join(beaten)}"
+            if beaten
+            else ", but not clearly below any control"
+        )
+    return [text + "."]
+
+
+def _harm(results: Evaluation, frm: Condition) -> list[str]:
+    row = results.row("retrieval", frm.name, PRISTINE, "r_at_1_gain")
+    own = results.row("retrieval", frm.name, PRISTINE, "r_at_1")
+    if not row or not own:
+        return []
+    return [
+        f"An unburnt image passed through {frm.title} is still matched {_percent(own)} of the time "
+        f"({signed('r_at_1', row['value'])} points against leaving it alone)."
+    ]
+
+
+def _percent(row: Mapping[str, Any]) -> str:
+    return f"{number('r_at_1', row['value'])}%"
+
+
+def _between(row: Mapping[str, Any]) -> str:
+    if row["low"] is None:
+        return ""
+    return f" (95%: {signed('r_at_1', row['low'])} to {signed('r_at_1', row['high'])})"

@@ -1,0 +1,427 @@
+"""Evaluating recovery on cached features: the body of `bin/eval`.
+
+OUT/
+  records.jsonl   one line a query and condition; whole before anything is scored
+  run.json        what the records are of, condition by condition, so that a run goes on where
+                  it stopped and `rescore` needs neither features nor models
+  controls/       the fitted controls
+  curves/         training logs of what was evaluated, for the report
+  results.json    the numbers
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+import platform
+import shutil
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import flax
+import jax
+import numpy as np
+
+import trace_jax
+from trace_jax import files, tasks, taxonomy
+from trace_jax.data import manifest
+from trace_jax.data.feature_cache import FeatureCache, default_folder
+from trace_jax.data.pairs import pristine_rows
+from trace_jax.errors import UserError
+from trace_jax.metrics import intervals
+from trace_jax.progress import Progress
+from trace_jax.runs import cache as cache_run
+from trace_jax.runs import conditions, controls, queries, scoring
+from trace_jax.runs.conditions import BASE, PRISTINE, Condition
+from trace_jax.runs.queries import Queries
+from trace_jax.runs.scoring import RECORDS_FILE, RUN_FILE, SCHEMA
+from trace_jax.tasks import Record
+from trace_jax.tasks import records as record_table
+
+DEFAULT_ROOT = Path("runs/eval")
+DEFAULT_HOST = "siglip2_nano"
+_CURVES_LIMIT = 8 * 2**20  # bytes of a training log worth copying beside the results
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateConfig:
+    """What to evaluate and how; None and () stand for defaults, which are printed.
+
+    Attributes:
+      tasks: names of `tasks.TASKS` to score.
+      frm: `folder` or `name=folder` of each FRM, "none" for none; default: see
+        `conditions.frm_folders`.
+      host: host name; default: that of the first FRM.
+      data: data folder; default: the embedded one.
+      cache: cache folder; default: runs/cache/<host>/<tap>/<data name>.
+      controls: folder of fitted controls; default: those shipped beside a shipped FRM, else fitted
+        on the cache's training pairs.
+      weights, tap: of the host, where the cache must be built.
+      split: whose identities ask.
+      gallery: "split" or "all".
+      out: results folder; default: runs/eval/<host>/<tap>/<data name>/<split>[...].
+      limit: only so many identities ask; 0 for all.
+      batch_size: images a call.
+      resamples: bootstrap samples.
+      seed: of bootstrap and permutation draws.
+      overwrite: measure again what is there already.
+      command: what the user typed, for the report.
+    """
+
+    tasks: tuple[str, ...] = tuple(tasks.TASKS)
+    frm: tuple[str, ...] = ()
+    host: str | None = None
+    data: Path | None = None
+    cache: Path | None = None
+    controls: Path | None = None
+    weights: str | None = None
+    tap: str | None = None
+    split: str = "test"
+    gallery: str = "split"
+    out: Path | None = None
+    limit: int = 0
+    batch_size: int = 64
+    resamples: int = intervals.RESAMPLES
+    seed: int = 0
+    overwrite: bool = False
+    command: str = ""
+
+
+def run(config: EvaluateConfig, *, load_host: Callable[..., Any]) -> Path:
+    """Measures every condition, then scores.
+
+    Args:
+      config: what and how.
+      load_host: `converters.load_host`; called only where features must be cached first.
+
+    Returns:
+      The results folder, which then holds `results.json` and `records.jsonl`.
+
+    Raises:
+      UserError: something given does not exist or does not fit; the message says what to do.
+    """
+    start = time.monotonic()
+    _check(config)
+    cache, data_folder = _features(config, load_host)
+    chosen = queries.select(cache, config.split, config.gallery, config.limit)
+    out = config.out or _default_out(cache, config)
+    print(f"evaluating {config.split}: {_counts(chosen)}; results in {out}")
+    found, notes = _conditions(config, cache, out)
+    seconds = {"preparing": time.monotonic() - start}
+    plan = _plan(cache, config)
+    records = _measured(config, cache, chosen, found, plan, out)
+    seconds["measuring"] = time.monotonic() - start - seconds["preparing"]
+    meta = _meta(config, cache, data_folder, chosen, found, out, [*chosen.notes, *notes])
+    _write_run(out, plan, found, records, meta | {"seconds": seconds})
+    return scoring.score(out, task_names=config.tasks, resamples=config.resamples, seed=config.seed)
+
+
+def _features(
+    config: EvaluateConfig, load_host: Callable[..., Any]
+) -> tuple[FeatureCache, Path | None]:
+    """The cache to read (built if need be), and the folder of the pictures."""
+    if config.cache is not None and config.data is None:
+        cache = FeatureCache.open(config.cache)
+        _print_default("features", cache.folder)
+        embedded = cache.manifest.dataset_name == cache_run.EMBEDDED_DATA.name
+        return cache, cache_run.EMBEDDED_DATA if embedded else None
+    data = manifest.read(config.data or cache_run.EMBEDDED_DATA)
+    if config.data is None:
+        _print_default("data", data.folder)
+    host, tap = _host_and_tap(config)
+    if config.host is None:
+        _print_default("host", host)
+    folder = config.cache
+    if folder is None:
+        folder = _existing_cache(host, tap, data) or default_folder(
+            host, tap or "last_hidden_state", data.info.name
+        )
+        _print_default("features", folder)
+    if not (folder / "manifest.json").exists():
+        flags = f"--host={host} --data={data.folder} --split=all --out={folder}"
+        if config.data is not None:
+            raise UserError(
+                f"{folder}: no finished feature cache of {data.info.name} there. Make it first:\n"
+                f"  bin/cache_features {flags}"
+            )
+        print(f"no features there yet; caching them: bin/cache_features {flags}")
+        cache_run.run(
+            cache_run.CacheConfig(
+                host=host, data=data.folder, out=folder, weights=config.weights, tap=tap
+            ),
+            load_host=load_host,
+        )
+    return FeatureCache.open(folder, data_hash=data.hash), data.folder
+
+
+def _host_and_tap(config: EvaluateConfig) -> tuple[str, str | None]:
+    given = [text for text in config.frm if text != conditions.NO_FRM]
+    if given:
+        source = conditions.source_of(given[0])
+        if config.host is not None and config.host != source.host:
+            raise UserError(
+                f"--host={config.host}: the FRM {given[0]} was trained on {source.host}."
+            )
+        return source.host, config.tap or source.tap
+    return config.host or conditions.newest_host(DEFAULT_HOST), config.tap
+
+
+def _existing_cache(host: str, tap: str | None, data: manifest.Dataset) -> Path | None:
+    found = default_folder(host, tap or "*", data.info.name)
+    matches = sorted(Path().glob(str(found / "manifest.json")))
+    return matches[0].parent if matches else None
+
+
+def _conditions(
+    config: EvaluateConfig, cache: FeatureCache, out: Path
+) -> tuple[list[Condition], list[str]]:
+    """All conditions that need measuring, base first, and notes on what they rest on."""
+    folders = conditions.frm_folders(config.frm, cache.source)
+    frms = [conditions.frm_condition(name, folder, cache.source) for name, folder in folders]
+    for one in frms:
+        print(f"{one.name}: {one.origin}")
+    shipped = conditions.SHIPPED / cache.source.host / "controls"
+    notes = []
+    if config.controls is not None:
+        fitted = controls.load(config.controls, cache.source)
+        origin = str(config.controls)
+    elif any(folder.is_relative_to(conditions.SHIPPED) for _, folder in folders) and (
+        (shipped / controls.DESCRIPTION_FILE).exists()
+    ):
+        fitted, origin = controls.load(shipped, cache.source), str(shipped)
+    elif any(row.split == "train" for row in cache.rows) and pristine_rows(cache, "train"):
+        fitted, origin = _fitted(cache, out, config.overwrite)
+    else:
+        notes.append(
+            "The cache holds no training pairs, so there are no controls to compare with; without "
+            "them a gain of FRM says little. Cache the train split or give --controls=DIR."
+        )
+        print(f"note: {notes[-1]}")
+        return [Condition(BASE, BASE), *frms], notes
+    origin = f"{origin}: fitted on {fitted.pairs} pairs of {fitted.identities} identities"
+    print(f"controls: {origin}")
+    for name, folder in folders:
+        trained = conditions.trained_on(folder)
+        if trained and trained != fitted.dataset["hash"]:
+            notes.append(f"{name} and the controls were trained on different versions of the data.")
+    return [
+        Condition(BASE, BASE),
+        *frms,
+        *conditions.control_conditions(fitted, origin),
+    ], notes
+
+
+def _fitted(cache: FeatureCache, out: Path, overwrite: bool) -> tuple[controls.Controls, str]:
+    folder = out / "controls"
+    mark = folder / "cache.json"
+    key = {"cache": _cache_hash(cache)}
+    if mark.exists() and files.read_json(mark) == key and not overwrite:
+        return controls.load(folder, cache.source), str(folder)
+    print("controls: fitting on the cache's training pairs")
+    fitted = controls.fit(cache)
+    mark.unlink(missing_ok=True)
+    controls.save(folder, fitted)
+    files.write_json(mark, key)
+    return fitted, str(folder)
+
+
+def _measured(
+    config: EvaluateConfig,
+    cache: FeatureCache,
+    chosen: Queries,
+    found: Sequence[Condition],
+    plan: str,
+    out: Path,
+) -> list[Record]:
+    """Records of every condition in order; each is on disk before the next begins."""
+    kept = {} if config.overwrite else _kept(out, plan, found)
+    total = len(chosen.rows) * len(found)
+    groups = _group_of()
+    with Progress(total, "measuring", "images", done=len(chosen.rows) * len(kept)) as progress:
+        for condition in found:
+            if condition.name in kept:
+                print(f"{condition.name}: {len(kept[condition.name])} records are there already")
+                continue
+            kept[condition.name] = queries.measure(
+                cache, chosen, condition, groups, config.batch_size, progress
+            )
+            done = [c for c in found if c.name in kept]
+            records = [record for c in done for record in kept[c.name]]
+            _write_run(out, plan, done, records, None)
+    records = [record for c in found for record in kept[c.name]]
+    return records + queries.pristine_records(kept[BASE], chosen.pristine_view)
+
+
+def _kept(out: Path, plan: str, found: Sequence[Condition]) -> dict[str, list[Record]]:
+    """Records of an earlier run that this one would measure alike."""
+    if not (out / RUN_FILE).exists() or not (out / RECORDS_FILE).exists():
+        return {}
+    state = files.read_json(out / RUN_FILE)
+    if state.get("plan") != plan:
+        return {}
+    by_condition: dict[str, list[Record]] = {}
+    for record in record_table.read(out / RECORDS_FILE):
+        by_condition.setdefault(record.condition, []).append(record)
+    kept = {}
+    for condition in found:
+        there = by_condition.get(condition.name, [])
+        done = state["conditions"].get(condition.name)
+        if done == {"sha256": condition.sha256, "count": len(there)}:
+            kept[condition.name] = there
+    return kept
+
+
+def _write_run(
+    out: Path,
+    plan: str,
+    done: Sequence[Condition],
+    records: Sequence[Record],
+    meta: Mapping[str, Any] | None,
+) -> None:
+    # Records first: a kill in between leaves counts that do not match, and those are made anew.
+    record_table.write(out / RECORDS_FILE, records)
+    counts = {c.name: sum(r.condition == c.name for r in records) for c in done}
+    files.write_json(
+        out / RUN_FILE,
+        {
+            "schema": SCHEMA,
+            "plan": plan,
+            "conditions": {c.name: {"sha256": c.sha256, "count": counts[c.name]} for c in done},
+            "meta": meta,
+        },
+    )
+
+
+def _plan(cache: FeatureCache, config: EvaluateConfig) -> str:
+    """Hash of all that records depend on besides a condition's parameters."""
+    return files.sha256_json(
+        {
+            "schema": SCHEMA,
+            "version": trace_jax.__version__,
+            "cache": _cache_hash(cache),
+            "split": config.split,
+            "gallery": config.gallery,
+            "limit": config.limit,
+        }
+    )
+
+
+def _cache_hash(cache: FeatureCache) -> str:
+    return files.sha256_file(cache.folder / "manifest.json")
+
+
+def _group_of() -> Callable[[str], str]:
+    known = taxonomy.load()
+
+    def group(object_type: str) -> str:
+        try:
+            return known.group_of(object_type)
+        except KeyError:  # a type of the user's own vocabulary belongs to no group
+            return ""
+
+    return group
+
+
+def _meta(
+    config: EvaluateConfig,
+    cache: FeatureCache,
+    data_folder: Path | None,
+    chosen: Queries,
+    found: Sequence[Condition],
+    out: Path,
+    notes: Sequence[str],
+) -> dict[str, Any]:
+    plan = cache.manifest
+    place = [] if data_folder is None else [os.path.relpath(data_folder, out), str(data_folder)]
+    device = jax.local_devices()[0]
+    return {
+        "created": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "command": config.command,
+        "versions": {
+            "trace_jax": trace_jax.__version__,
+            "jax": jax.__version__,
+            "flax": flax.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": f"{os.cpu_count()} CPU cores, {jax.device_count()} x {device.device_kind}",
+        "data": {
+            "name": plan.dataset_name,
+            "version": plan.dataset_version,
+            "hash": plan.dataset_hash,
+            "folders": place,
+        },
+        "host": {
+            "name": plan.host,
+            "tap": plan.tap,
+            "weights_hash": plan.weights_hash,
+            "shape": list(plan.shape),
+        },
+        "cache": {"folder": str(cache.folder), "dtype": plan.dtype, "code": plan.code_version},
+        "split": config.split,
+        "gallery": config.gallery,
+        "gallery_size": len(chosen.gallery),
+        "pristine_view": chosen.pristine_view,
+        "limit": config.limit or None,
+        "identities": chosen.identities,
+        "queries": chosen.counts,
+        "conditions": [
+            {
+                "name": c.name,
+                "kind": c.kind,
+                "about": c.about,
+                "origin": c.origin,
+                "sha256": c.sha256,
+                "num_params": c.num_params,
+            }
+            for c in (*found, Condition(PRISTINE, PRISTINE))
+        ],
+        "curves": _curves(found, cache.source.host, out),
+        "notes": list(notes),
+    }
+
+
+def _curves(found: Sequence[Condition], host: str, out: Path) -> list[dict[str, str]]:
+    """Copies training logs beside the results, so that a moved folder keeps its curves."""
+    places = [(c.name, [c.folder, c.folder.parent]) for c in found if c.folder is not None]
+    places.append((f"host {host}", [cache_run.EMBEDDED_DATA.parent / host]))
+    curves = []
+    for name, folders in places:
+        for folder in folders:
+            log = folder / "metrics.jsonl"
+            if log.is_file() and log.stat().st_size <= _CURVES_LIMIT:
+                copy = Path("curves") / f"{name.replace(' ', '_')}.jsonl"
+                (out / copy).parent.mkdir(parents=True, exist_ok=True)
+                shutil.copyfile(log, out / copy)
+                curves.append({"name": name, "path": str(copy)})
+                break
+    return curves
+
+
+def _default_out(cache: FeatureCache, config: EvaluateConfig) -> Path:
+    name = config.split + ("-gallery_all" if config.gallery == "all" else "")
+    name += f"-limit_{config.limit}" if config.limit else ""
+    plan = cache.manifest
+    return DEFAULT_ROOT / plan.host / plan.tap / plan.dataset_name / name
+
+
+def _counts(chosen: Queries) -> str:
+    by_severity = ", ".join(f"{s} {n}" for s, n in chosen.counts.items())
+    return f"{chosen.identities} identities ({by_severity}), gallery of {len(chosen.gallery)}"
+
+
+def _print_default(name: str, value: Any) -> None:
+    print(f"{name}: {value}", file=sys.stdout)
+
+
+def _check(config: EvaluateConfig) -> None:
+    unknown = [name for name in config.tasks if name not in tasks.TASKS]
+    if unknown or not config.tasks:
+        raise UserError(
+            f"--task={','.join(config.tasks)}: unknown; known: {', '.join(tasks.TASKS)}, all"
+        )
+    if config.batch_size < 1 or config.limit < 0 or config.resamples < 1:
+        raise UserError("--batch_size and --resamples must be at least 1, --limit at least 0")

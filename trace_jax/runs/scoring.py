@@ -1,0 +1,98 @@
+"""Scoring records that lie on disk: no features, no models, as often as one likes."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from trace_jax import files, tasks
+from trace_jax.errors import UserError
+from trace_jax.metrics import intervals
+from trace_jax.tasks import records as record_table
+
+SCHEMA = 1
+RUN_FILE, RECORDS_FILE, RESULTS_FILE = "run.json", "records.jsonl", "results.json"
+GROUPS = ("hazard", "everyday")
+
+
+def score(
+    folder: str | Path,
+    *,
+    task_names: Sequence[str] = tuple(tasks.TASKS),
+    resamples: int = intervals.RESAMPLES,
+    seed: int = 0,
+) -> Path:
+    """Scores records that lie in a results folder; no features, no models.
+
+    Args:
+      folder: what `evaluate.run` wrote.
+      task_names: which tasks.
+      resamples, seed: of intervals and tests.
+
+    Returns:
+      The folder, with a new `results.json`.
+
+    Raises:
+      UserError: records or run.json are missing or unreadable.
+    """
+    start = time.monotonic()
+    folder = Path(folder)
+    state = files.read_json(folder / RUN_FILE, "Run bin/eval without --rescore first.")
+    if state.get("schema") != SCHEMA or state.get("meta") is None:
+        raise UserError(f"{folder / RUN_FILE}: measuring was not finished. Run bin/eval again.")
+    columns = record_table.Columns.of(record_table.read(folder / RECORDS_FILE))
+    meta = state["meta"]
+    scope = tasks.Scope(
+        dataset=meta["data"]["name"],
+        split=meta["split"],
+        gallery=meta["gallery"],
+        host=meta["host"]["name"],
+        tap=meta["host"]["tap"],
+        pristine_view=meta["pristine_view"],
+        resamples=resamples,
+        seed=seed,
+    )
+    chosen = [tasks.TASKS[name] for name in task_names]
+    rows = [row for task in chosen for row in task.score(columns, scope)]
+    groups = [row for g in GROUPS for task in chosen for row in task.score(columns, scope, g)]
+    comparisons = [one for task in chosen for one in task.compare(columns, scope)]
+    meta = meta | {
+        "comparisons": [dataclasses.asdict(one) for one in comparisons],
+        "statistics": {"confidence": 0.95, "resamples": resamples, "seed": seed},
+        "seconds": meta["seconds"] | {"scoring": time.monotonic() - start},
+    }
+    files.write_json(
+        folder / RESULTS_FILE,
+        {
+            "schema": SCHEMA,
+            "meta": meta,
+            "rows": [_as_row(row) for row in rows],
+            "groups": [dataclasses.asdict(row) for row in groups],
+        },
+    )
+    return folder
+
+
+def summary(folder: str | Path) -> str:
+    """The pooled numbers of a results folder as plain lines for a terminal."""
+    raw = files.read_json(Path(folder) / RESULTS_FILE)
+    pooled = {
+        (r["condition"], r["metric"]): r["value"] for r in raw["rows"] if r["severity"] == "all"
+    }
+    names = list(dict.fromkeys(condition for condition, _ in pooled))
+    metrics = [m for m in ("r_at_1", "r_at_5", "mse", "cosine") if any(k[1] == m for k in pooled)]
+    lines = ["pooled over L0-L4  " + "".join(f"{m:>10}" for m in metrics)]
+    for name in names:
+        cells = [pooled.get((name, m)) for m in metrics]
+        texts = ["-" if v is None else f"{v:.4f}" for v in cells]
+        lines.append(f"{name:<19}" + "".join(f"{text:>10}" for text in texts))
+    return "\n".join(lines)
+
+
+def _as_row(row: Any) -> dict[str, Any]:
+    value = dataclasses.asdict(row)
+    del value["group"]
+    return value
