@@ -1,0 +1,1 @@
+"""Data folders as tensorflow-datasets, without TensorFlow."""
