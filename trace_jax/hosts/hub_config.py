@@ -19,13 +19,17 @@ def section(config: Mapping[str, Any], name: str, defaults: Mapping[str, Any]) -
       defaults: transformers' class defaults; a file that equals them may leave keys out.
 
     Returns:
-      A value for every key of `defaults`. An old file's `<name>_dict` wins over `<name>`, as in
-      transformers. Keys outside `defaults` are the converters' audit's business.
+      A value for every key of `defaults`. An old file's `<name>_dict`, completed by the defaults,
+      replaces `<name>` as in transformers. Keys outside `defaults` are for the converters' audit.
+
+    Raises:
+      UserError: the section is no JSON object.
     """
-    given: dict[str, Any] = {}
-    for key in (name, f"{name}_dict"):
-        if key in config and config[key] is not None:
-            given.update(config[key])
+    old = f"{name}_dict"
+    source = old if old in config and config[old] is not None else name
+    given = config[source] if source in config and config[source] is not None else {}
+    if not isinstance(given, Mapping):
+        raise UserError(f"config.json: {source} is {given!r}, not a section of settings")
     return {key: given[key] if key in given else value for key, value in defaults.items()}
 
 
@@ -40,6 +44,8 @@ def require_model_type(config: Mapping[str, Any], expected: str, hint: str) -> N
     Raises:
       UserError: `model_type` is missing or not `expected`; the message ends with `hint`.
     """
+    if not isinstance(config, Mapping):
+        raise UserError("config.json holds no JSON object")
     found = config["model_type"] if "model_type" in config else None
     if found != expected:
         raise UserError(
