@@ -115,6 +115,8 @@ def write(folder: str | Path, info: DatasetInfo, examples: Iterable[Example]) ->
     examples = tuple(examples)
     encoded: list[str] = []
     faults = _info_faults(dataclasses.asdict(info))
+    if not examples:
+        faults.append(f"{ROWS_FILE}: has no rows")
     for number, example in enumerate(examples, start=1):
         text = row_schema.dumps(example)
         parsed, row_faults = row_schema.loads(text)
