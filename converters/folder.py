@@ -85,7 +85,8 @@ def _fetch(name: str, hub_id: str) -> Path:
         ) from error
     except (HfHubHTTPError, OSError, ValueError) as error:
         raise UserError(
-            f"{hub_id}: no folder of that name, and the weights of {name} could not be fetched from "
-            f"the Hugging Face hub ({type(error).__name__}) nor found in its local cache. Without network, point --weights=DIR at a folder that "
-            "holds them, or use --host=siglip2_nano, whose weights come with the package."
+            f"{hub_id}: no folder of that name, and the weights of {name} could not be fetched "
+            f"from the Hugging Face hub ({type(error).__name__}) nor found in its local cache. "
+            "Without network, point --weights=DIR at a folder that holds them, or use "
+            "--host=siglip2_nano, whose weights come with the package."
         ) from error

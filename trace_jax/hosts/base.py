@@ -218,6 +218,15 @@ class EncoderHost(abc.ABC):
     def _merge(self, params: Params) -> Any:
         return nnx.merge(self._graph, dict(params))
 
+    def _pixels(self, dtype: jnp.dtype, inputs: ImageInputs) -> Float[Array, "b h w 3"]:
+        pixels = jnp.asarray(inputs["pixel_values"])
+        if pixels.ndim != 4 or pixels.shape[1:] != (self.image_size, self.image_size, 3):
+            raise UserError(
+                f"host {self.spec.name} takes pixel_values [B, {self.image_size}, "
+                f"{self.image_size}, 3] as its preprocess makes them, got {list(pixels.shape)}"
+            )
+        return pixels.astype(dtype)
+
     def _check_source(self, features: Features) -> None:
         require_source(features, self.spec)
 

@@ -208,7 +208,9 @@ class Clip(EncoderHost):
     def apply_tap(self, params: Params, inputs: ImageInputs) -> Features:
         """See EncoderHost. `carry` is the CLS token, [B, D]."""
         model = self._merge(params)
-        hidden = run_blocks(model.vision.blocks, model.vision.embed(_pixels(model, inputs)))
+        hidden = run_blocks(
+            model.vision.blocks, model.vision.embed(self._pixels(model.logit_scale.dtype, inputs))
+        )
         return Features(hidden[:, 1:], carry=hidden[:, 0], source=self.spec.source)
 
     def apply_resume(self, params: Params, features: Features) -> EncoderOutput:
@@ -225,7 +227,9 @@ class Clip(EncoderHost):
 
     def apply_forward(self, params: Params, inputs: ImageInputs) -> EncoderOutput:
         model = self._merge(params)
-        hidden = run_blocks(model.vision.blocks, model.vision.embed(_pixels(model, inputs)))
+        hidden = run_blocks(
+            model.vision.blocks, model.vision.embed(self._pixels(model.logit_scale.dtype, inputs))
+        )
         # The barrier keeps XLA from fusing the mean with what comes before it, which would round
         # otherwise than the two programs tap and resume do.
         patches, cls = jax.lax.optimization_barrier((hidden[:, 1:], hidden[:, 0]))
@@ -248,14 +252,12 @@ class Clip(EncoderHost):
         model = self._merge(params)
         if "pixel_values" in inputs:
             vision = model.vision
-            return collect_blocks(vision.blocks, vision.embed(_pixels(model, inputs)))
+            return collect_blocks(
+                vision.blocks, vision.embed(self._pixels(model.logit_scale.dtype, inputs))
+            )
         ids = jnp.asarray(inputs["input_ids"])
         return collect_blocks(model.text.blocks, model.text.embed(ids))
 
 
 def _project(model: ClipModel, cls: Float[Array, "b d"]) -> Float[Array, "b e"]:
     return model.vision_projection(model.vision.post_norm(cls))
-
-
-def _pixels(model: ClipModel, inputs: ImageInputs) -> Float[Array, "b h w 3"]:
-    return jnp.asarray(inputs["pixel_values"]).astype(model.logit_scale.dtype)

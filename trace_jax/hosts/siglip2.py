@@ -210,7 +210,7 @@ class Siglip2(EncoderHost):
 
     def apply_tap(self, params: Params, inputs: ImageInputs) -> Features:
         model = self._merge(params)
-        tokens = model.vision.encode(_pixels(model, inputs))
+        tokens = model.vision.encode(self._pixels(model.logit_scale.dtype, inputs))
         return Features(tokens, source=self.spec.source)
 
     def apply_resume(self, params: Params, features: Features) -> EncoderOutput:
@@ -222,7 +222,9 @@ class Siglip2(EncoderHost):
     def apply_forward(self, params: Params, inputs: ImageInputs) -> EncoderOutput:
         model = self._merge(params)
         vision = model.vision
-        hidden = run_blocks(vision.blocks, vision.embed(_pixels(model, inputs)))
+        hidden = run_blocks(
+            vision.blocks, vision.embed(self._pixels(model.logit_scale.dtype, inputs))
+        )
         # The barrier keeps XLA from fusing the norm into the head, which would round otherwise
         # than the two programs tap and resume do.
         hidden = jax.lax.optimization_barrier(vision.post_norm(hidden))
@@ -245,10 +247,8 @@ class Siglip2(EncoderHost):
         model = self._merge(params)
         if "pixel_values" in inputs:
             vision = model.vision
-            return collect_blocks(vision.blocks, vision.embed(_pixels(model, inputs)))
+            return collect_blocks(
+                vision.blocks, vision.embed(self._pixels(model.logit_scale.dtype, inputs))
+            )
         ids = jnp.asarray(inputs["input_ids"])
         return collect_blocks(model.text.blocks, model.text.embed(ids))
-
-
-def _pixels(model: Siglip2Model, inputs: ImageInputs) -> Float[Array, "b h w 3"]:
-    return jnp.asarray(inputs["pixel_values"]).astype(model.logit_scale.dtype)
