@@ -4,6 +4,7 @@
 """
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
@@ -11,11 +12,17 @@ ROOT = Path(__file__).resolve().parent.parent
 _PYTHON = ROOT / ".venv" / "bin" / "python"
 
 
-def enter():
-    """Re-executes the running script with .venv's Python, unless it runs there already."""
+def enter(setup=False):
+    """Re-executes the running script with .venv's Python, unless it runs there already.
+
+    Args:
+      setup: make or refresh .venv first (bin/setup; a moment when nothing has changed).
+    """
     sys.path.insert(0, str(ROOT))
     if Path(sys.prefix).resolve() == (ROOT / ".venv").resolve():
         return
+    if setup and subprocess.call([str(ROOT / "bin" / "setup")]):
+        sys.exit(2)
     if not _PYTHON.exists():
         sys.exit("%s: not found. Run bin/setup once; it makes the environment." % _PYTHON)
     os.execv(str(_PYTHON), [str(_PYTHON), *sys.argv])
