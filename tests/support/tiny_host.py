@@ -112,4 +112,6 @@ def snapshot(folder):
 
 if __name__ == "__main__":
     # A caching run to be killed: DATA OUT DELAY, seconds spent in each batch.
-    make_cache(sys.argv[1], sys.argv[2], TinyHost(delay=float(sys.argv[3])), shard_rows=4)
+    make_cache(
+        sys.argv[1], sys.argv[2], TinyHost(delay=float(sys.argv[3])), shard_rows=4, threads=1
+    )

@@ -86,9 +86,13 @@ class CacheWriter:
         self._check_folder()
         self._shards.mkdir(parents=True, exist_ok=True)
         self._lock = _lock(self.folder / f"{LOCK_FILE}.{process}")
-        self._clean()
-        if process == 0 and not (self.folder / PLAN_FILE).exists():
-            files.write_json(self.folder / PLAN_FILE, plan.to_json())
+        try:
+            self._clean()
+            if process == 0 and not (self.folder / PLAN_FILE).exists():
+                files.write_json(self.folder / PLAN_FILE, plan.to_json())
+        except BaseException:
+            self.close()
+            raise
 
     @property
     def share(self) -> range:
