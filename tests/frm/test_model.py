@@ -13,6 +13,7 @@ from trace_jax.frm import budget, model
 from trace_jax.types import Features, FeatureSource
 
 CONFIG = frm.FRMConfig(dim=16, depth=3, num_heads=4, alpha_init=0.5)
+recover = jax.jit(frm.recover_tokens, static_argnums=3)
 
 
 def _random(params, std=0.2):
@@ -67,18 +68,18 @@ def _reference(params, tokens, mask=None):
 
 def test_equations(params) -> None:
     tokens = _tokens(2, 5, 16)
-    recovered = frm.recover_tokens(params, tokens, None, CONFIG)
+    recovered = recover(params, tokens, None, CONFIG)
     np.testing.assert_allclose(recovered, _reference(params, tokens), atol=2e-5)
 
 
 def test_masked_tokens_are_neither_attended_nor_changed(params) -> None:
     tokens, mask = _tokens(2, 5, 16), np.array([[1, 1, 0, 1, 0], [1, 1, 1, 1, 1]], bool)
-    recovered = frm.recover_tokens(params, tokens, mask, CONFIG)
+    recovered = recover(params, tokens, mask, CONFIG)
     expected = _reference(params, tokens, mask)
     np.testing.assert_allclose(recovered[mask], expected[mask], atol=2e-5)
     np.testing.assert_array_equal(recovered[~mask], tokens[~mask])
     spoilt = jnp.where(mask[..., None], tokens, jnp.nan)
-    again = frm.recover_tokens(params, spoilt, mask, CONFIG)
+    again = recover(params, spoilt, mask, CONFIG)
     np.testing.assert_array_equal(again[mask], recovered[mask])
 
 
@@ -86,26 +87,24 @@ def test_padding_changes_nothing(params) -> None:
     tokens = _tokens(2, 5, 16)
     padded = jnp.pad(tokens, ((0, 0), (0, 3), (0, 0)), constant_values=9.0)
     mask = jnp.arange(8) < jnp.full((2, 1), 5)
-    recovered = frm.recover_tokens(params, padded, mask, CONFIG)[:, :5]
-    np.testing.assert_allclose(
-        recovered, frm.recover_tokens(params, tokens, None, CONFIG), atol=1e-5
-    )
+    recovered = recover(params, padded, mask, CONFIG)[:, :5]
+    np.testing.assert_allclose(recovered, recover(params, tokens, None, CONFIG), atol=1e-5)
 
 
 @pytest.mark.parametrize("lead", [(), (3,), (2, 4), (2, 1, 3)])
 def test_any_leading_axes_each_image_apart(params, lead) -> None:
     tokens = _tokens(*lead, 5, 16)
-    recovered = frm.recover_tokens(params, tokens, None, CONFIG)
+    recovered = recover(params, tokens, None, CONFIG)
     assert recovered.shape == tokens.shape
     flat = tokens.reshape(-1, 5, 16)
-    one = frm.recover_tokens(params, flat[-1:], None, CONFIG)
+    one = recover(params, flat[-1:], None, CONFIG)
     np.testing.assert_allclose(recovered.reshape(-1, 5, 16)[-1:], one, atol=1e-5)
 
 
 def test_order_of_tokens_does_not_matter(params) -> None:
     tokens, order = _tokens(1, 6, 16), np.array([3, 0, 5, 1, 2, 4])
-    moved = frm.recover_tokens(params, tokens[:, order], None, CONFIG)
-    whole = frm.recover_tokens(params, tokens, None, CONFIG)
+    moved = recover(params, tokens[:, order], None, CONFIG)
+    whole = recover(params, tokens, None, CONFIG)
     np.testing.assert_allclose(moved, whole[:, order], atol=1e-5)
 
 
@@ -114,7 +113,7 @@ def test_near_identity_at_the_start_and_exact_at_alpha_zero() -> None:
     for alpha, limit in ((1e-2, 0.05), (1e-5, 5e-5), (0.0, 0.0)):
         config = frm.FRMConfig(dim=16, depth=3, num_heads=4, alpha_init=alpha)
         fresh = frm.init(jax.random.key(0), config)
-        gap = jnp.abs(frm.recover_tokens(fresh, tokens, None, config) - tokens)
+        gap = jnp.abs(recover(fresh, tokens, None, config) - tokens)
         assert float(gap.max()) <= limit
 
 
@@ -129,11 +128,9 @@ def test_features_keep_dtype_carry_and_source(params) -> None:
 def test_bfloat16_compute_stays_close(params) -> None:
     config = frm.FRMConfig(dim=16, depth=3, num_heads=4, alpha_init=0.5, compute_dtype="bfloat16")
     tokens = _tokens(2, 5, 16)
-    half = frm.recover_tokens(params, tokens, None, config)
+    half = recover(params, tokens, None, config)
     assert half.dtype == jnp.float32
-    np.testing.assert_allclose(
-        half, frm.recover_tokens(params, tokens, None, CONFIG), atol=0.02, rtol=0.02
-    )
+    np.testing.assert_allclose(half, recover(params, tokens, None, CONFIG), atol=0.02, rtol=0.02)
 
 
 def test_gradients_are_those_of_the_equations(params) -> None:
@@ -142,14 +139,12 @@ def test_gradients_are_those_of_the_equations(params) -> None:
 
     def total(scale, params):
         moved = jax.tree.map(lambda p, d: p + scale * d, params, direction)
-        return jnp.sum(jnp.sin(frm.recover_tokens(moved, tokens, mask, CONFIG)))
+        return jnp.sum(jnp.sin(recover(moved, tokens, mask, CONFIG)))
 
-    with jax.enable_x64(True):
-        wide = jax.tree.map(lambda x: jnp.asarray(x, jnp.float32), params)
-        slope = float(jax.grad(total)(0.0, wide))
-        step = 1e-2
-        near = (float(total(step, wide)) - float(total(-step, wide))) / (2 * step)
-        far = (float(total(2 * step, wide)) - float(total(-2 * step, wide))) / (4 * step)
+    value = jax.jit(total)
+    slope, step = float(jax.jit(jax.grad(total))(0.0, params)), 2e-2
+    near = (float(value(step, params)) - float(value(-step, params))) / (2 * step)
+    far = (float(value(2 * step, params)) - float(value(-2 * step, params))) / (4 * step)
     # Richardson's extrapolation of central differences.
     np.testing.assert_allclose(slope, (4 * near - far) / 3, rtol=2e-2)
 

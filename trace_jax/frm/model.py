@@ -143,6 +143,11 @@ def attend(
 
 def init(key: PRNGKeyArray, config: FRMConfig) -> Params:
     """Fresh float32 parameters: Xavier kernels, zero biases, `alpha_init` branch scales."""
+    return _init(key, config)
+
+
+@functools.partial(jax.jit, static_argnums=1)
+def _init(key: PRNGKeyArray, config: FRMConfig) -> Params:
     return nnx.to_pure_dict(nnx.state(FRM(config, rngs=nnx.Rngs(params=key))))
 
 
