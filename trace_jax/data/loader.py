@@ -1,7 +1,7 @@
 """Batches from a feature cache: the batch of a step is a pure function of (seed, step).
 
-Order comes from grain's `MapDataset` (random access: `batches[step]`), rows from the memory map,
-and one thread reads ahead. Nothing here keeps a position, so an exact resume is `start=step`.
+Order comes from `data.order` as a grain `MapDataset` (random access: `batches[step]`), rows from
+the memory map, and one thread reads ahead. Nothing here keeps a position, so an exact resume is `start=step`.
 
 Without balancing an epoch is one permutation of the pairs; the rest that does not fill a batch is
 dropped (another rest each epoch). With balancing each level has its own endless permutation and
@@ -20,6 +20,7 @@ import grain
 import numpy as np
 
 from trace_jax.data.feature_cache import FeatureCache
+from trace_jax.data.order import order
 from trace_jax.data.pairs import PairSet, as_pristine, pairs, pristine_rows
 from trace_jax.errors import UserError
 
@@ -93,17 +94,10 @@ def batches(
       process, processes: this process's number and their count; it gets its slice of each batch.
 
     Raises:
-      UserError: the batch does not divide over the processes or holds more than an epoch.
+      UserError: the batch does not divide over the processes, or see `order`.
     """
     if batch_size % processes:
         raise UserError(f"batch size {batch_size} does not divide over {processes} processes")
-    if not 0.0 <= pristine_fraction < 1.0:
-        raise UserError(f"pristine_fraction must lie in 0 up to 1, is {pristine_fraction}")
-    if batch_size > len(pair_set):
-        raise UserError(
-            f"batch size {batch_size} is more than the {len(pair_set)} pairs there are; "
-            "lower it or take more levels, draws or identities"
-        )
     table = order(pair_set, batch_size, seed, level_balanced, pristine_fraction)
     share = batch_size // processes
     mine = slice(process * share, (process + 1) * share)
@@ -202,43 +196,6 @@ def ordered(
         )
 
     return _ahead(read, 0, steps, prefetch)
-
-
-def order(
-    pair_set: PairSet, batch_size: int, seed: int, level_balanced: bool, pristine_fraction: float
-) -> grain.MapDataset[Any]:
-    """The global order of pairs: what `batches` reads, for those who encode on the fly.
-
-    Returns:
-      step -> [batch_size, 4] int64: degraded row, pristine row, severity, identity.
-    """
-    table = _table(pair_set)
-    if not level_balanced and not pristine_fraction:
-        epoch = grain.MapDataset.source(table).seed(_grain_seed(seed)).shuffle()
-        return epoch.batch(batch_size, drop_remainder=True).repeat()
-    strata = [table]
-    if level_balanced:
-        strata = [table[table[:, 2] == level] for level in np.unique(table[:, 2])]
-    weights = [(1.0 - pristine_fraction) / len(strata)] * len(strata)
-    if pristine_fraction:
-        strata.append(_table(as_pristine(pair_set)))
-        weights.append(pristine_fraction)
-    endless = [
-        grain.MapDataset.source(stratum).seed(_grain_seed(seed, number)).shuffle().repeat()
-        for number, stratum in enumerate(strata)
-    ]
-    return grain.MapDataset.mix(endless, weights).batch(batch_size)
-
-
-def _table(pair_set: PairSet) -> np.ndarray:
-    return np.stack(
-        [pair_set.degraded, pair_set.pristine, pair_set.severity, pair_set.identity], axis=1
-    )
-
-
-def _grain_seed(*entropy: int) -> int:
-    # grain's shuffle adds the epoch to its seed, so neighbouring seeds would share epochs.
-    return int(np.random.SeedSequence(entropy).generate_state(1, np.uint32)[0])
 
 
 def _ahead(
