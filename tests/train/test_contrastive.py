@@ -116,7 +116,7 @@ def test_the_whole_loss_reaches_every_parameter(text: str) -> None:
         "material": rng.integers(0, 2, (size, 2)).astype(np.float32),
     }
     params = {"host": host, "heads": heads}
-    (value, terms), gradient = jax.value_and_grad(loss, has_aux=True)(
+    (value, terms), gradient = jax.jit(jax.value_and_grad(loss, has_aux=True))(
         params, batch, jax.random.key(3)
     )
     total = sum(

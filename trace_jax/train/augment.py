@@ -14,6 +14,7 @@ on the object only. Colour jitter is mild because colour is evidence of identity
 from __future__ import annotations
 
 import dataclasses
+import math
 
 import jax
 import jax.numpy as jnp
@@ -134,10 +135,13 @@ def smooth_noise(
       batch, side: how many fields, of which size.
       cells: grid cells along the side, one number an octave; amplitudes fall as 1/sqrt(cells).
     """
-    total, power = jnp.zeros((batch, side, side)), 0.0
-    for octave, count in enumerate(cells):
+    total, power, start = jnp.zeros((batch, side, side)), 0.0, 0
+    # One call for all octaves: every call of the generator costs compile time.
+    values = jax.random.normal(key, (batch, sum((count + 1) ** 2 for count in cells)))
+    for count in cells:
         lift = jnp.asarray(_interpolation(side, count + 1))  # [side, count + 1]
-        grid = jax.random.normal(jax.random.fold_in(key, octave), (batch, count + 1, count + 1))
+        grid = values[:, start : start + (count + 1) ** 2].reshape(batch, count + 1, count + 1)
+        start += (count + 1) ** 2
         amplitude = (cells[0] / count) ** 0.5
         total = total + amplitude * jnp.einsum("ya,bac,xc->byx", lift, grid, lift)
         power += amplitude**2
@@ -163,8 +167,14 @@ def _interpolation(side: int, points: int) -> np.ndarray:
     return matrix / np.linalg.norm(matrix, axis=1, keepdims=True)
 
 
-def _uniform(key: PRNGKeyArray, batch: int, low: float, high: float) -> Float[Array, " b"]:
-    return jax.random.uniform(key, (batch,), minval=low, maxval=high)
+def _draws(key: PRNGKeyArray, batch: int, *ranges: tuple[float, float]) -> list[Array]:
+    """One uniform number [B] for each (low, high)."""
+    low, high = jnp.asarray(ranges).T[..., None]
+    return list(low + (high - low) * jax.random.uniform(key, (len(ranges), batch)))
+
+
+def _wide(values: Float[Array, " b"]) -> Float[Array, "b 1 1"]:
+    return values[:, None, None]
 
 
 def _coordinates(
@@ -174,44 +184,51 @@ def _coordinates(
     config: AugmentConfig,
     warped: bool,
 ) -> Float[Array, "b h w 2"]:
-    keys = jax.random.split(key, 8)
-    batch = amount.shape[0]
-    low, high = config.scale
-    # The output reads the input through the inverse map, hence 1/scale.
-    scale = 1.0 / _uniform(keys[0], batch, low, high)
-    stretch = 1.0 + _uniform(keys[1], batch, -0.05, 0.05)
-    angle = jnp.deg2rad(_uniform(keys[2], batch, -config.rotation, config.rotation))
-    shift = jax.random.uniform(keys[3], (2, batch), minval=-1.0, maxval=1.0) * config.shift * side
-    mirror = jnp.where(jax.random.uniform(keys[4], (batch,)) < config.flip, -1.0, 1.0)
+    keys = jax.random.split(key, 3)
+    batch, shift, turn = amount.shape[0], config.shift * side, math.radians(config.rotation)
+    size, stretch, angle, down, right, side_drawn, reach = _draws(
+        keys[0],
+        batch,
+        config.scale,
+        (0.95, 1.05),
+        (-turn, turn),
+        (-shift, shift),
+        (-shift, shift),
+        (0.0, 1.0),
+        (0.0, config.warp * side),
+    )
+    mirror = jnp.where(side_drawn < config.flip, -1.0, 1.0)
     centre = (side - 1) / 2.0
     axis = jnp.arange(side) - centre
     y, x = axis[None, :, None], axis[None, None, :]
-    cosine, sine = jnp.cos(angle)[:, None, None], jnp.sin(angle)[:, None, None]
-    across, along = (scale * stretch)[:, None, None], (scale / stretch)[:, None, None]
-    row = across * (cosine * y + sine * x) + shift[0][:, None, None]
-    column = along * (cosine * x - sine * y) * mirror[:, None, None] + shift[1][:, None, None]
+    cosine, sine = _wide(jnp.cos(angle)), _wide(jnp.sin(angle))
+    # The output reads the input through the inverse map, hence the divisions by the size.
+    row = _wide(stretch / size) * (cosine * y + sine * x) + _wide(down)
+    column = _wide(mirror / (stretch * size)) * (cosine * x - sine * y) + _wide(right)
     if warped:
-        reach = (amount * _uniform(keys[5], batch, 0.0, 1.0) * config.warp * side)[:, None, None]
-        row = row + reach * smooth_noise(keys[6], batch, side, (3, 6))
-        column = column + reach * smooth_noise(keys[7], batch, side, (3, 6))
+        row = row + _wide(amount * reach) * smooth_noise(keys[1], batch, side, (3, 6))
+        column = column + _wide(amount * reach) * smooth_noise(keys[2], batch, side, (3, 6))
     return jnp.stack([row + centre, column + centre], axis=-1)
 
 
 def _colours(
     key: PRNGKeyArray, images: Float[Array, "b h w 3"], config: AugmentConfig
 ) -> Float[Array, "b h w 3"]:
-    keys = jax.random.split(key, 4)
-    batch = images.shape[0]
-
-    def factor(key: PRNGKeyArray, reach: float) -> Array:
-        return 1.0 + _uniform(key, batch, -reach, reach)[:, None, None, None]
-
+    saturation, contrast, gamma = (
+        1.0 + _wide(drawn)[..., None]
+        for drawn in _draws(
+            key,
+            images.shape[0],
+            (-config.saturation, config.saturation),
+            (-config.contrast, config.contrast),
+            (-2 * config.brightness, 2 * config.brightness),
+        )
+    )
     grey = jnp.sum(images * jnp.asarray(_LUMA), axis=-1, keepdims=True)
-    # A gain on the distance from white leaves white alone; a gamma does the same at both ends.
-    jittered = grey + (images - grey) * factor(keys[0], config.saturation)
-    jittered = 1.0 - (1.0 - jittered) * factor(keys[1], config.contrast)
-    jittered = jnp.clip(jittered, 1e-4, 1.0) ** factor(keys[2], 2 * config.brightness)
-    return jittered
+    # Gains on the distance from grey and from white leave white alone, and so does a gamma.
+    jittered = grey + (images - grey) * saturation
+    jittered = 1.0 - (1.0 - jittered) * contrast
+    return jnp.clip(jittered, 1e-4, 1.0) ** gamma
 
 
 def _soot(
@@ -220,26 +237,24 @@ def _soot(
     amount: Float[Array, " b"],
     config: AugmentConfig,
 ) -> Float[Array, "b h w 3"]:
-    keys = jax.random.split(key, 6)
+    keys = jax.random.split(key, 3)
     batch, side = images.shape[0], images.shape[1]
-    noise = smooth_noise(keys[0], batch, side, (4, 8, 24))
-    share = jnp.clip(amount * config.soot * _uniform(keys[1], batch, 0.7, 1.3), 0.0, 0.98)
-    edge = _uniform(keys[2], batch, 2.0, 8.0)[:, None, None]
-    # The noise is standard normal, so this threshold covers about `share` of the picture.
-    threshold = jax.scipy.stats.norm.ppf(1.0 - jnp.maximum(share, 1e-3))[:, None, None]
-    low, high = config.soot_darkness
-    opacity = _uniform(keys[3], batch, low, high) * (amount > 0)
-    cover = jax.nn.sigmoid((noise - threshold) * edge) * opacity[:, None, None]
-    cover = (cover * foreground(images))[..., None]
-    tone = _uniform(keys[4], batch, 0.02, 0.22)[:, None] + jnp.asarray([0.02, 0.005, 0.0])
-    texture = 1.0 + 0.25 * smooth_noise(keys[5], batch, side, (24, 48))[..., None]
-    soot = jnp.clip(tone[:, None, None, :] * texture, 0.0, 1.0)
+    spread, edge, opacity, tone = _draws(
+        keys[0], batch, (0.7, 1.3), (2.0, 8.0), config.soot_darkness, (0.02, 0.22)
+    )
+    noise = smooth_noise(keys[1], batch, side, (4, 8, 24))
+    share = jnp.clip(amount * config.soot * spread, 0.0, 0.98)
+    mask = foreground(images)
+    cover = jax.nn.sigmoid((noise - _threshold(share)) * _wide(edge))
+    cover = (cover * _wide(opacity * (share > 0)) * mask)[..., None]
+    # Soot is nearly black, a little warm, and grainy.
+    grain = 1.0 + 0.25 * smooth_noise(keys[2], batch, side, (24, 48))[..., None]
+    soot = (_wide(tone)[..., None] + jnp.asarray([0.02, 0.005, 0.0])) * grain
     # What shows between the blotches dulls too, as under a thin film.
-    film = (0.35 * amount)[:, None, None, None] * (1.0 - cover)
+    film = _wide(0.35 * jnp.minimum(share, amount))[..., None] * mask[..., None]
     grey = jnp.sum(images * jnp.asarray(_LUMA), axis=-1, keepdims=True)
-    mask = foreground(images)[..., None]
-    dulled = images * (1 - film * mask) + film * mask * (0.75 * grey)
-    return dulled * (1.0 - cover) + soot * cover
+    dulled = images + film * (0.75 * grey - images)
+    return dulled + cover * (jnp.clip(soot, 0.0, 1.0) - dulled)
 
 
 def _holes(
@@ -248,15 +263,14 @@ def _holes(
     amount: Float[Array, " b"],
     config: AugmentConfig,
 ) -> Float[Array, "b h w 3"]:
-    keys = jax.random.split(key, 3)
+    keys = jax.random.split(key, 2)
     batch, side = images.shape[0], images.shape[1]
-    share = config.holes * amount * _uniform(keys[1], batch, 0.0, 1.0)
-    noise = smooth_noise(keys[0], batch, side, (3, 6, 24))
+    part, lean = _draws(keys[0], batch, (0.0, 1.0), (-0.2, 1.0))
+    share = config.holes * amount * part
+    noise = smooth_noise(keys[1], batch, side, (3, 6, 24))
     # Fire more often takes the top of things than their base.
-    tilt = jnp.linspace(0.8, -0.8, side)[None, :, None]
-    tilt = tilt * _uniform(keys[2], batch, -0.2, 1.0)[:, None, None]
-    threshold = jax.scipy.stats.norm.ppf(1.0 - jnp.maximum(share, 1e-4))[:, None, None]
-    hole = jax.nn.sigmoid((noise + tilt - threshold) * 20.0) * (amount > 0)[:, None, None]
+    tilt = jnp.linspace(0.8, -0.8, side)[None, :, None] * _wide(lean)
+    hole = jax.nn.sigmoid((noise + tilt - _threshold(share)) * 20.0) * _wide(share > 0)
     return images + (1.0 - images) * hole[..., None]
 
 
@@ -266,16 +280,20 @@ def _occluder(
     amount: Float[Array, " b"],
     config: AugmentConfig,
 ) -> Float[Array, "b h w 3"]:
-    keys = jax.random.split(key, 4)
     batch, side = images.shape[0], images.shape[1]
-    present = (jax.random.uniform(keys[0], (batch,)) < config.occluder) & (amount > 0)
-    middle = jax.random.uniform(keys[1], (2, batch), minval=0.15, maxval=0.85) * side
-    half = jax.random.uniform(keys[2], (2, batch), minval=0.05, maxval=0.2) * side
-    axis = jnp.arange(side)
-    inside = (jnp.abs(axis[None, :, None] - middle[0][:, None, None]) < half[0][:, None, None]) & (
-        jnp.abs(axis[None, None, :] - middle[1][:, None, None]) < half[1][:, None, None]
+    chance, row, column, tall, broad, tone = _draws(
+        key, batch, (0.0, 1.0), *[(0.15, 0.85)] * 2, *[(0.05, 0.2)] * 2, (0.05, 1.0)
+    )
+    present = (chance < config.occluder) & (amount > 0)
+    place = jnp.arange(side) / side
+    inside = (jnp.abs(place[None, :, None] - _wide(row)) < _wide(tall)) & (
+        jnp.abs(place[None, None, :] - _wide(column)) < _wide(broad)
     )
     # A dark or light grey patch lying over the object; the background stays white.
-    tone = jax.random.uniform(keys[3], (batch, 1, 1, 1), minval=0.05, maxval=1.0)
-    cover = (inside & present[:, None, None]) * foreground(images)
-    return images * (1.0 - cover[..., None]) + tone * cover[..., None]
+    cover = (inside & _wide(present)) * foreground(images)
+    return images + cover[..., None] * (_wide(tone)[..., None] - images)
+
+
+def _threshold(share: Float[Array, " b"]) -> Float[Array, "b 1 1"]:
+    # The noise is about standard normal: this much of a picture lies above its quantile.
+    return _wide(jax.scipy.stats.norm.ppf(1.0 - jnp.clip(share, 1e-4, 0.999)))

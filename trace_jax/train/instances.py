@@ -44,7 +44,7 @@ class Instances:
     pictures: UInt8[np.ndarray, "r s s 3"]
     rows: Int[np.ndarray, "i v"]
     identity: tuple[str, ...]
-    object_type: Int[np.ndarray, i]
+    object_type: Int[np.ndarray, " i"]
     material: Float[np.ndarray, "i m"]
     types: tuple[str, ...]
     materials: tuple[str, ...]
@@ -158,7 +158,7 @@ def decode(
     return pictures
 
 
-def held_out(count: int, wanted: int) -> Bool[np.ndarray, i]:
+def held_out(count: int, wanted: int) -> Bool[np.ndarray, " i"]:
     """Marks `wanted` of `count` instances, evenly spaced, so that every type has its share."""
     marks = np.zeros(count, bool)
     if wanted:
@@ -168,7 +168,7 @@ def held_out(count: int, wanted: int) -> Bool[np.ndarray, i]:
 
 def draw(
     data: Instances,
-    members: Int[np.ndarray, k],
+    members: Int[np.ndarray, " k"],
     input_ids: Int[np.ndarray, "t l"],
     config: BatchConfig,
     seed: int,

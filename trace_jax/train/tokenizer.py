@@ -111,4 +111,5 @@ def special_ids(tokenizer: Tokenizer, family: str) -> dict[str, int]:
         names = {"pad_token_id": _SIGLIP_SPECIAL[0], "eos_token_id": _SIGLIP_SPECIAL[1]}
     else:
         names = {"pad_token_id": _CLIP_END, "bos_token_id": _CLIP_START, "eos_token_id": _CLIP_END}
-    return {key: int(tokenizer.token_to_id(token)) for key, token in names.items()}
+    ids = tokenizer.get_vocab()
+    return {key: ids[token] for key, token in names.items()}
