@@ -1,0 +1,294 @@
+"""Rendering a data folder: many identities, several processes, resumable after a kill.
+
+Each picture is written whole or not at all. A journal in the folder holds the finished
+identities' rows; a second run of the same settings goes on from it and ends with the same bytes
+as an unbroken run. `manifest.jsonl` comes last, so a folder that has one is complete.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import dataclasses
+import hashlib
+import json
+import multiprocessing
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from ml_collections import ConfigDict
+
+from trace_jax import files, taxonomy
+from trace_jax.data import manifest, rows
+from trace_jax.errors import UserError
+from trace_jax.progress import Progress
+from trace_jax.synthesis.procedural import WORLD, Request, identity_name
+from trace_jax.synthesis.procedural.encode import FORMATS, EncodedPicture, render_identity
+from trace_jax.types import LEVELS, Example, PartMaterial
+
+_JOURNAL = ".generate.jsonl"
+_SIZES = (64, 448)
+# Bytes of a picture by (96 px) WebP and PNG, generously; only to refuse a full disk early.
+_BYTES = {"webp": 4_000, "png": 14_000}
+
+
+@dataclasses.dataclass(frozen=True)
+class Series:
+    """One run of identities with the same pictures wanted.
+
+    Attributes:
+      name: stream of identities: "train", "val", "test" or "pretrain".
+      split: split of its rows.
+      count: identities.
+      first: index of the first one.
+      views: pristine views.
+      levels: damage levels.
+      draws: fires an identity.
+    """
+
+    name: str
+    split: str
+    count: int
+    first: int = 0
+    views: tuple[int, ...] = (0,)
+    levels: tuple[str, ...] = LEVELS
+    draws: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateConfig:
+    """What to render; see configs/nano/data.py."""
+
+    name: str
+    version: str
+    engine: str
+    kind: str
+    seed: int
+    size: int
+    format: str
+    quality: int
+    series: tuple[Series, ...]
+
+    @classmethod
+    def from_page(cls, page: ConfigDict) -> GenerateConfig:
+        """Reads a config page.
+
+        Raises:
+          UserError: a value that no engine can render.
+        """
+        series = tuple(Series(**{k: _tuple(v) for k, v in row.items()}) for row in page.series)
+        config = cls(
+            page.name, page.version, page.engine, page.kind, int(page.seed), int(page.size),
+            page.format, int(page.quality), series,
+        )  # fmt: skip
+        config.check()
+        return config
+
+    def check(self) -> None:
+        """Refuses what cannot be rendered."""
+        if self.engine != "procedural":
+            raise UserError(f"--engine={self.engine}: known engines: procedural.")
+        if self.kind != "objects":
+            raise UserError(f"--kind={self.kind}: the procedural engine renders kind objects.")
+        if not _SIZES[0] <= self.size <= _SIZES[1]:
+            raise UserError(f"--size={self.size}: must lie in {_SIZES[0]}-{_SIZES[1]} pixels.")
+        if self.format not in FORMATS:
+            raise UserError(f"--format={self.format}: known formats: {', '.join(FORMATS)}.")
+        if not any(series.count for series in self.series):
+            raise UserError("no identities to render: give --identities or --split_sizes.")
+
+    def requests(self) -> list[tuple[Series, Request]]:
+        """Every identity in manifest order."""
+        return [
+            (s, Request(s.name, k, self.seed, self.size, s.views, s.levels, s.draws))
+            for s in self.series
+            for k in range(s.first, s.first + s.count)
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class GenerateResult:
+    """What a run made.
+
+    Attributes:
+      dataset: the complete folder.
+      rendered: pictures rendered now (an earlier run may have made the others).
+      images_per_second: of this run.
+    """
+
+    dataset: manifest.Dataset
+    rendered: int
+    images_per_second: float
+
+
+def run(
+    config: GenerateConfig, out: str | Path, *, workers: int = 0, command: str = ""
+) -> GenerateResult:
+    """Renders a data folder, or goes on with an unfinished one.
+
+    Args:
+      config: what to render.
+      out: the folder.
+      workers: processes; 0 means one a core.
+      command: the documented command that rebuilds the folder, kept in dataset.json.
+
+    Raises:
+      UserError: bad settings, a full disk, or a folder begun with other settings.
+    """
+    import time
+
+    config.check()
+    out = Path(out)
+    wanted = config.requests()
+    total = sum(len(r.views) + len(r.levels) * r.draws for _, r in wanted)
+    scale = (config.size / 96) ** 2
+    stamp = {"world": WORLD, "config": json.loads(json.dumps(dataclasses.asdict(config)))}
+    with _journal(out, stamp) as (done, journal):
+        left = [(s, r) for s, r in wanted if not _whole(out, done.get(_key(r)))]
+        missing = sum(len(r.views) + len(r.levels) * r.draws for _, r in left)
+        files.require_space(out, int(missing * scale * _BYTES[config.format]), "rendering")
+        start = time.monotonic()
+        with Progress(total, config.name, "images", done=total - missing) as progress:
+            splits = {_key(r): s.split for s, r in left}
+            jobs = [(r, config.format, config.quality) for _, r in left]
+            for request, encoded in _work(jobs, workers or os.cpu_count() or 1):
+                key = _key(request)
+                done[key] = _write(out, config.format, splits[key], encoded)
+                journal.write(json.dumps({"key": key, "rows": done[key]}) + "\n")
+                journal.flush()
+                progress.advance(len(encoded))
+        seconds = max(time.monotonic() - start, 1e-9)
+        examples = [_example(row) for _, r in wanted for row in done[_key(r)]]
+        info = manifest.DatasetInfo(
+            config.kind, config.name, config.version, taxonomy.load().name,
+            {"command": command, "engine": config.engine, "world": WORLD, "seed": config.seed,
+             "size": config.size, "format": config.format, "quality": config.quality},
+        )  # fmt: skip
+        dataset = manifest.write(out, info, examples)
+    (out / _JOURNAL).unlink(missing_ok=True)
+    return GenerateResult(dataset, missing, missing / seconds)
+
+
+def _tuple(value: Any) -> Any:
+    return tuple(value) if isinstance(value, list | tuple) else value
+
+
+def _key(request: Request) -> str:
+    return identity_name(request.series, request.index)
+
+
+def _work(
+    jobs: Sequence[tuple[Request, str, int]], workers: int
+) -> Iterator[tuple[Request, list[EncodedPicture]]]:
+    """Finished identities as they come; a single worker stays in this process."""
+    workers = min(workers, max(len(jobs), 1))
+    if workers <= 1:
+        yield from map(render_identity, jobs)
+        return
+    # spawn: the parent may hold threads (JAX), which a fork would copy in a broken state.
+    with multiprocessing.get_context("spawn").Pool(workers) as pool:
+        yield from pool.imap_unordered(render_identity, jobs, chunksize=2)
+
+
+def _write(
+    out: Path, format: str, split: str, encoded: Sequence[EncodedPicture]
+) -> list[dict[str, Any]]:
+    written = []
+    for item in encoded:
+        picture = item.picture
+        state = picture.severity if picture.severity == "pristine" else picture.severity.lower()
+        number = picture.view if picture.severity == "pristine" else picture.draw
+        path = f"images/{split}/{picture.identity}/{state}_{number}.{format}"
+        _write_picture(out / path, item.data)
+        example = Example(
+            path=path,
+            identity=picture.identity,
+            object_type=picture.object_type,
+            variant=picture.variant,
+            severity=picture.severity,
+            split=split,
+            materials=tuple(PartMaterial(part, material) for part, material in picture.materials),
+            functions=picture.functions,
+            view=picture.view,
+            draw=picture.draw,
+            metrics=picture.metrics,
+            caption=picture.caption,
+            sha256=hashlib.sha256(item.data).hexdigest(),
+        )
+        written.append(rows.to_json(example))
+    return written
+
+
+def _write_picture(path: Path, data: bytes) -> None:
+    # Whole or not at all, but not synced one by one as trace_jax.files does (3 ms a picture): the
+    # journal is trusted only for files that are there with the right size.
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.tmp")
+    try:
+        temporary.write_bytes(data)
+        os.replace(temporary, path)
+    except OSError as error:
+        raise UserError(
+            f"{path}: could not be written ({error.strerror or error}). Free space or choose "
+            "another folder; the same command goes on where this one stopped."
+        ) from error
+
+
+def _example(row: Mapping[str, Any]) -> Example:
+    example, faults = rows.from_json(dict(row))
+    if example is None:
+        raise UserError(f"{_JOURNAL}: a row is damaged ({'; '.join(faults)}). Delete the folder.")
+    return example
+
+
+def _whole(out: Path, found: Sequence[Mapping[str, Any]] | None) -> bool:
+    """Whether an identity's journaled pictures are all there as they were written."""
+    if found is None:
+        return False
+    for row in found:
+        path = out / row["path"]
+        if not path.is_file() or files.sha256_file(path) != row["sha256"]:
+            return False
+    return True
+
+
+@contextlib.contextmanager
+def _journal(
+    out: Path, stamp: Mapping[str, Any]
+) -> Iterator[tuple[dict[str, list[dict[str, Any]]], TextIO]]:
+    """Opens the folder's journal for appending, with what it holds already."""
+    out.mkdir(parents=True, exist_ok=True)
+    path = out / _JOURNAL
+    done: dict[str, list[dict[str, Any]]] = {}
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    if not lines and (out / manifest.ROWS_FILE).exists():
+        # A complete folder: its rows take the journal's place, so that a repaired or repeated
+        # run renders only what is missing.
+        existing = manifest.read(out)
+        for example in existing.examples:
+            done.setdefault(example.identity, []).append(rows.to_json(example))
+        provenance = dict(existing.info.provenance)
+        same = {k: provenance.get(k) for k in ("world", "seed", "size", "format", "quality")}
+        config = stamp["config"]
+        if same != {"world": WORLD, **{k: config[k] for k in ("seed", "size", "format", "quality")}}:
+            raise UserError(
+                f"{out}: holds another data set ({existing.info.name}). Choose another --out."
+            )
+    for number, line in enumerate(lines):
+        try:
+            entry = json.loads(line)
+        except json.JSONDecodeError:
+            continue  # the line that a kill cut short
+        if number == 0:
+            if entry != stamp:
+                raise UserError(
+                    f"{out}: was begun with other settings. Choose another --out, or delete it."
+                )
+        else:
+            done[entry["key"]] = entry["rows"]
+    # Rewritten whole, so that a cut line never stays in the middle.
+    body = [json.dumps(stamp), *(json.dumps({"key": k, "rows": v}) for k, v in done.items())]
+    files.write_text(path, "\n".join(body) + "\n")
+    with open(path, "a", encoding="utf-8") as stream:
+        yield done, stream

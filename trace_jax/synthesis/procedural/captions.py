@@ -1,0 +1,52 @@
+"""Words for an instance: its caption and its variant line."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from trace_jax import taxonomy
+from trace_jax.synthesis.procedural.mesh import Mesh
+from trace_jax.synthesis.procedural.palette import GLASSES, METALS, WOODS, Finish
+
+
+def caption(object_type: str, mesh: Mesh, severity: str) -> str:
+    """One sentence on the state shown, e.g. "a photo of a red plastic bucket with white dots"."""
+    main = mesh.finishes[0]
+    words = f"{_stuff(main)} {object_type.replace('_', ' ')}"
+    if main.phrase:
+        words += f" {main.phrase}"
+    for part, finish in zip(mesh.parts[1:], mesh.finishes[1:], strict=True):
+        if _stuff(finish) != _stuff(main):
+            words += f" and {_article(finish.colour, part)}{finish.colour} {part.replace('_', ' ')}"
+            break
+    sentence = re.sub(r"\ba (?=[aeiou])", "an ", f"a photo of {_article(words)}{words}")
+    if severity == "pristine":
+        return sentence
+    titles = {level.name: level.title for level in taxonomy.load().severity}
+    return f"{sentence} after a fire, {titles[severity]}"
+
+
+def variant(mesh: Mesh, values: Mapping[str, Any]) -> str:
+    """Style, make and colourway in a line, e.g. "main red plastic; style=slats"."""
+    looks = [f"{part} {_stuff(finish)}" for part, finish in zip(mesh.parts, mesh.finishes, strict=True)]
+    styles = [f"{name}={value}" for name, value in values.items() if isinstance(value, str)]
+    return "; ".join([", ".join(looks), *styles])
+
+
+def _stuff(finish: Finish) -> str:
+    """Colour and material in the order English wants: "oak wood", "brass", "red plastic"."""
+    if finish.material == "metal" and finish.colour in METALS:
+        return finish.colour
+    if finish.material == "wood" and finish.colour in WOODS:
+        return f"{finish.colour} wood"
+    if finish.material == "glass" and finish.colour in GLASSES:
+        return f"{finish.colour} glass"
+    return f"{finish.colour} {finish.material}"
+
+
+def _article(words: str, noun: str = "") -> str:
+    if noun.endswith("s") and not noun.endswith("ss"):
+        return ""
+    return "an " if words[0] in "aeiou" else "a "
