@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib
+from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -54,6 +55,18 @@ def _folder(folder: Path, split: str = "train", levels: tuple[str, ...] = ()) ->
     return folder
 
 
+@pytest.fixture(scope="module", autouse=True)
+def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Equal programs of several runs are compiled once: most of these tests' time is XLA's."""
+    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
+    before = {name: getattr(jax.config, name) for name in names}
+    jax.config.update(names[0], str(tmp_path_factory.mktemp("compiled")))
+    jax.config.update(names[1], 0.0)
+    yield
+    for name, value in before.items():
+        jax.config.update(name, value)
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return _folder(tmp_path_factory.mktemp("toy") / "data")
@@ -68,7 +81,7 @@ def _config(page: str, folder: Path) -> ConfigDict:
     config = importlib.import_module(f"configs.nano.{page}").get_config()
     for tower in ("text_config", "vision_config"):
         config.host.config[tower].update(
-            hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+            hidden_size=16, intermediate_size=32, num_hidden_layers=1, num_attention_heads=2
         )
     config.host.config.vision_config.image_size = SIDE
     if page == "siglip2_host":
