@@ -12,7 +12,7 @@ import pytest
 from PIL import Image
 from support.tiny_host import make_data, snapshot
 
-from trace_jax import files
+from trace_jax import files, taxonomy
 from trace_jax.data import manifest
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.types import Example, PartMaterial
@@ -265,3 +265,27 @@ def test_command_line(tmp_path):
     assert (done.returncode, done.stderr) == (1, "")
     assert done.stdout == "manifest.jsonl:1: unknown split 'dev'; known: train, val, test\n"
     assert subprocess.run(command, capture_output=True).returncode == 2
+
+
+def test_labels_against_the_taxonomy(tmp_path):
+    known = taxonomy.load()
+    label = {"object_type": known.object_types[0]}
+    good = row(
+        **label,
+        materials=[{"part": "body", "material": known.materials[0]}],
+        functions=[known.functions[0]],
+    )
+    bad = row(
+        path="images/b.png",
+        identity="other",
+        object_type="spaceship",
+        materials=[{"part": "hull", "material": "unobtainium"}],
+        functions=["flying"],
+    )
+    folder_of(tmp_path, good, bad, info=dataclasses.asdict(INFO) | {"taxonomy": known.name})
+    assert manifest.check(tmp_path) == [
+        f"manifest.jsonl:2: {what} is not in taxonomy {known.name!r}"
+        for what in ("object type 'spaceship'", "material 'unobtainium'", "function 'flying'")
+    ]
+    folder_of(tmp_path, good, bad, info=dataclasses.asdict(INFO) | {"taxonomy": "my own 3"})
+    assert manifest.check(tmp_path) == []

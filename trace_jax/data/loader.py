@@ -1,7 +1,8 @@
 """Batches from a feature cache: the batch of a step is a pure function of (seed, step).
 
 Order comes from `data.order` as a grain `MapDataset` (random access: `batches[step]`), rows from
-the memory map, and one thread reads ahead. Nothing here keeps a position, so an exact resume is `start=step`.
+the memory map, and one thread reads ahead. Nothing here keeps a position, so an exact resume is
+`start=step`.
 
 Without balancing an epoch is one permutation of the pairs; the rest that does not fill a batch is
 dropped (another rest each epoch). With balancing each level has its own endless permutation and

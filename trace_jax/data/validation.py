@@ -4,11 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
-from trace_jax import files, images
+from trace_jax import files, images, taxonomy
 from trace_jax.types import PRISTINE, Example
 
 Numbered = Sequence[tuple[int, Example]]  # line number and row
@@ -57,21 +56,18 @@ def structure_faults(rows: Numbered, kind: str) -> list[str]:
     return sorted(faults, key=line_order)
 
 
-def vocabulary_faults(rows: Numbered, taxonomy: str) -> list[str]:
-    """Labels that the project's taxonomy does not know.
+def vocabulary_faults(rows: Numbered, name: str) -> list[str]:
+    """Labels that the vocabulary does not know.
 
     Args:
       rows: the rows.
-      taxonomy: what `dataset.json` follows; "" follows none, so nothing is checked.
+      name: the vocabulary that `dataset.json` names. Only the one that ships with this package is
+        known here; labels of another, or of none (""), are not checked.
     """
-    if not taxonomy:
+    known = taxonomy.load()
+    if name != known.name:
         return []
-    from trace_jax import taxonomy as vocabulary
-
-    known = vocabulary.load()
-    types = _names(known.object_types)
-    materials = _names(known.materials)
-    functions = _names(known.functions)
+    types, materials, functions = map(set, (known.object_types, known.materials, known.functions))
     lines: dict[str, list[int]] = defaultdict(list)
     for line, row in rows:
         if row.object_type not in types:
@@ -83,7 +79,7 @@ def vocabulary_faults(rows: Numbered, taxonomy: str) -> list[str]:
             if function not in functions:
                 lines[f"function {function!r}"].append(line)
     return [
-        f"manifest.jsonl:{line}: {what} is not in taxonomy {taxonomy!r}"
+        f"manifest.jsonl:{line}: {what} is not in taxonomy {name!r}"
         for what, where in lines.items()
         for line in where
     ]
@@ -106,7 +102,3 @@ def picture_faults(folder: Path, rows: Numbered, *, decode: bool) -> list[str]:
             except images.BadImageError as error:
                 faults.append(f"{where} {error}")
     return faults
-
-
-def _names(things: Iterable[Any]) -> set[str]:
-    return {thing if isinstance(thing, str) else thing.name for thing in things}
