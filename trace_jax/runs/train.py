@@ -211,7 +211,7 @@ def run(
             "hash": cache.manifest.dataset_hash,
         },
         taxonomy=features.taxonomy,
-        training=strict.plain(config),
+        training=_portable(config),
     )
 
     def keep(name: str, params: Any, step: int, metrics: Mapping[str, float]) -> None:
@@ -231,7 +231,8 @@ def run(
         on_best=functools.partial(keep, "best"),
         on_save=functools.partial(keep, "last"),
         stamp={
-            "config": strict.plain(dataclasses.replace(config, loop=loop_config)),
+            "config": _portable(config),
+            "steps": loop_config.steps,
             "dataset": cache.manifest.dataset_hash,
             "weights": cache.manifest.weights_hash,
             "init_from": str(init_from or ""),
@@ -275,6 +276,14 @@ def _open(config: TrainConfig, load_host: Callable[..., Any]) -> online.FeatureA
             "--config.data.cache=DIR."
         )
     return online.CachedAccess(cache, taxonomy)
+
+
+def _portable(config: TrainConfig) -> dict[str, Any]:
+    """The configuration without paths: hashes stand for what lies there, wherever that is."""
+    raw = strict.plain(config)
+    raw["data"].update(folder="", cache="")
+    raw["host"].update(weights="")
+    return raw
 
 
 def _loop_config(config: TrainConfig, pairs: int) -> LoopConfig:
