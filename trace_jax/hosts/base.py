@@ -15,6 +15,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from flax import nnx
+from jax.experimental.xla_metadata import set_xla_metadata
 from jaxtyping import Array, Float, Int
 from PIL import Image
 
@@ -269,6 +270,20 @@ def check_tap(name: str, tap: str | None, taps: tuple[str, ...]) -> str:
     return tap
 
 
+def sealed(function: Callable[..., EncoderOutput], *arrays: Array) -> EncoderOutput:
+    """`function(*arrays)` as a computation that XLA fuses with nothing around it.
+
+    `forward` ends in this, so that what follows the tap is rounded as in `resume`, where it is a
+    program of its own. On a GPU an optimization barrier does it. XLA's CPU compiler drops barriers
+    before it fuses; there the function becomes a call that may not be inlined.
+    """
+    arrays = jax.lax.optimization_barrier(arrays)
+    if jax.default_backend() != "cpu":
+        return function(*arrays)
+    with set_xla_metadata(inlineable="false"):
+        return jax.jit(function)(*arrays)
+
+
 def unit(x: Float[Array, "*b e"]) -> Float[Array, "*b e"]:
     """x over its L2 norm along the last axis."""
     return x / jnp.linalg.norm(x, axis=-1, keepdims=True)
@@ -292,7 +307,8 @@ def random_params(family: type[EncoderHost], model: Any, dtype: str, key: jax.Ar
         module = family.module(model, jnp.dtype(dtype), nnx.Rngs(params=key))
         return nnx.to_pure_dict(nnx.state(module, nnx.Param))
 
-    return jax.jit(draw)(key)
+    # Run once: what compiles fastest is fastest.
+    return jax.jit(draw, compiler_options={"xla_backend_optimization_level": "0"})(key)
 
 
 def _rngs() -> nnx.Rngs:

@@ -27,6 +27,7 @@ from trace_jax.hosts.base import (
     ImageInputs,
     Params,
     TextInputs,
+    sealed,
     unit,
 )
 from trace_jax.nn.blocks import StackConfig, collect_blocks, run_blocks, stacked_blocks
@@ -222,18 +223,16 @@ class Clip(EncoderHost):
             )
         model = self._merge(params)
         dtype = model.logit_scale.dtype
-        tokens, cls = features.tokens.astype(dtype), features.carry.astype(dtype)
-        return EncoderOutput(tokens.mean(axis=1), _project(model, cls))
+        return _finish(model, features.tokens.astype(dtype), features.carry.astype(dtype))
 
     def apply_forward(self, params: Params, inputs: ImageInputs) -> EncoderOutput:
         model = self._merge(params)
-        hidden = run_blocks(
-            model.vision.blocks, model.vision.embed(self._pixels(model.logit_scale.dtype, inputs))
+        vision = model.vision
+        hidden = vision.embed(self._pixels(model.logit_scale.dtype, inputs))
+        hidden = run_blocks(vision.blocks, hidden)
+        return sealed(
+            lambda patches, cls: _finish(model, patches, cls), hidden[:, 1:], hidden[:, 0]
         )
-        # The barrier keeps XLA from fusing the mean with what comes before it, which would round
-        # otherwise than the two programs tap and resume do.
-        patches, cls = jax.lax.optimization_barrier((hidden[:, 1:], hidden[:, 0]))
-        return EncoderOutput(patches.mean(axis=1), _project(model, cls))
 
     def apply_text(self, params: Params, inputs: TextInputs) -> Float[Array, "t e"]:
         model = self._merge(params)
@@ -259,5 +258,8 @@ class Clip(EncoderHost):
         return collect_blocks(model.text.blocks, model.text.embed(ids))
 
 
-def _project(model: ClipModel, cls: Float[Array, "b d"]) -> Float[Array, "b e"]:
-    return model.vision_projection(model.vision.post_norm(cls))
+def _finish(
+    model: ClipModel, patches: Float[Array, "b n d"], cls: Float[Array, "b d"]
+) -> EncoderOutput:
+    embedding = model.vision_projection(model.vision.post_norm(cls))
+    return EncoderOutput(patches.mean(axis=1), embedding)

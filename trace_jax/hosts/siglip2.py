@@ -11,7 +11,6 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 from flax import nnx
 from jaxtyping import Array, Float, Int
@@ -24,6 +23,7 @@ from trace_jax.hosts.base import (
     ImageInputs,
     Params,
     TextInputs,
+    sealed,
     unit,
 )
 from trace_jax.nn.attention import Attention
@@ -216,19 +216,14 @@ class Siglip2(EncoderHost):
     def apply_resume(self, params: Params, features: Features) -> EncoderOutput:
         self._check_source(features)
         model = self._merge(params)
-        tokens = features.tokens.astype(model.logit_scale.dtype)
-        return EncoderOutput(tokens.mean(axis=1), model.vision.head(tokens))
+        return _finish(model, features.tokens.astype(model.logit_scale.dtype))
 
     def apply_forward(self, params: Params, inputs: ImageInputs) -> EncoderOutput:
         model = self._merge(params)
         vision = model.vision
-        hidden = run_blocks(
-            vision.blocks, vision.embed(self._pixels(model.logit_scale.dtype, inputs))
-        )
-        # The barrier keeps XLA from fusing the norm into the head, which would round otherwise
-        # than the two programs tap and resume do.
-        hidden = jax.lax.optimization_barrier(vision.post_norm(hidden))
-        return EncoderOutput(hidden.mean(axis=1), vision.head(hidden))
+        hidden = vision.embed(self._pixels(model.logit_scale.dtype, inputs))
+        hidden = vision.post_norm(run_blocks(vision.blocks, hidden))
+        return sealed(lambda hidden: _finish(model, hidden), hidden)
 
     def apply_text(self, params: Params, inputs: TextInputs) -> Float[Array, "t e"]:
         return self._merge(params).text(jnp.asarray(inputs["input_ids"]))
@@ -252,3 +247,7 @@ class Siglip2(EncoderHost):
             )
         ids = jnp.asarray(inputs["input_ids"])
         return collect_blocks(model.text.blocks, model.text.embed(ids))
+
+
+def _finish(model: Siglip2Model, hidden: Float[Array, "b n d"]) -> EncoderOutput:
+    return EncoderOutput(hidden.mean(axis=1), model.vision.head(hidden))
