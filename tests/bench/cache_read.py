@@ -1,6 +1,6 @@
 """Reading cached features: which container, and does a training step ever wait?
 
-    bin/bench cache_read              # or: python tests/bench/cache_read.py [--rows=600]
+    bin/bench cache_read              # or: python tests/bench/cache_read.py [--rows=400]
 
 Part 1 reads the same random batches from five containers, first with the page cache emptied
 (cold) and then warm, in turns. Part 2 trains an FRM from a cache through the loader and reports
@@ -188,7 +188,9 @@ def wait_share(
     """Trains one epoch (at most 60 steps) and reports the waiting share."""
     cache = _cache(folder, shape, identities)
     pairs = loader.pairs(cache, "train")
-    source = loader.batches(cache, pairs, batch_size=batch, seed=0)
+    source = loader.batches(
+        cache, pairs, batch_size=batch, seed=0, level_balanced=True, pristine_fraction=0.3
+    )
     config = frm.FRMConfig(dim=shape[1], depth=depth)
     params = frm.init(jax.random.key(0), config)
 
@@ -260,7 +262,7 @@ def _forget(files: list[Path]) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--rows", type=int, default=600, help="rows of 196x768 bfloat16")
+    parser.add_argument("--rows", type=int, default=400, help="rows of 196x768 bfloat16")
     parser.add_argument("--json", metavar="FILE")
     args = parser.parse_args()
     with tempfile.TemporaryDirectory() as name:

@@ -1,0 +1,1 @@
+"""Data folders, feature caches, and the batches that come out of them."""

@@ -6,6 +6,7 @@ import dataclasses
 import hashlib
 import time
 from collections.abc import Callable, Sequence
+from importlib import metadata
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +31,15 @@ EMBEDDED_DATA = PACKAGE / "assets" / "nano_trace"
 # Exit status of a run that finished but had to skip pictures, under --strict.
 STATUS_SKIPPED = 3
 
-# Sources whose change may change features.
-_SOURCES = ("hosts", "nn", "images.py", "runs/encoding.py")
+# Sources, from the package's parent, and libraries whose change may change features.
+_SOURCES = (
+    "converters",
+    "trace_jax/hosts",
+    "trace_jax/nn",
+    "trace_jax/images.py",
+    "trace_jax/runs/encoding.py",
+)
+_LIBRARIES = ("jax", "pillow", "transformers")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -121,8 +129,9 @@ def run(config: CacheConfig, *, load_host: Callable[..., Any]) -> CacheResult:
     out = config.out or default_folder(plan.host, plan.tap, plan.dataset_name)
     plan = _adopt(plan, out, config)
     print(
-        f"caching {plan.host}/{plan.tap} of {data.folder} ({plan.dataset_name} "
-        f"{plan.dataset_version}; {', '.join(plan.splits)}): {plan.rows} pictures into {out}"
+        f"caching {plan.host}/{plan.tap} (weights {plan.weights_hash[:12]}) of {data.folder} "
+        f"({plan.dataset_name} {plan.dataset_version}; {', '.join(plan.splits)}): "
+        f"{plan.rows} pictures into {out}"
     )
     process, processes = jax.process_index(), jax.process_count()
     if process == 0 and config.replace:
@@ -242,14 +251,16 @@ def _put(
 
 
 def code_version() -> str:
-    """Package version and a hash over the sources that make features."""
+    """What makes features: package version, hash of the sources involved, library versions."""
+    root = PACKAGE.parent
     digest = hashlib.sha256()
     for source in _SOURCES:
-        path = PACKAGE / source
+        path = root / source
         for file in sorted(path.rglob("*.py")) if path.is_dir() else [path]:
-            digest.update(file.relative_to(PACKAGE).as_posix().encode() + b"\0")
+            digest.update(file.relative_to(root).as_posix().encode() + b"\0")
             digest.update(file.read_bytes())
-    return f"{trace_jax.__version__}+{digest.hexdigest()[:12]}"
+    libraries = ", ".join(f"{name} {metadata.version(name)}" for name in _LIBRARIES)
+    return f"{trace_jax.__version__}+{digest.hexdigest()[:12]} ({libraries})"
 
 
 def _check(config: CacheConfig) -> None:
