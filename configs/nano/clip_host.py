@@ -22,7 +22,7 @@ def get_config() -> ConfigDict:
                 "intermediate_size": 512,
                 "num_hidden_layers": 3,
                 "num_attention_heads": 2,
-                "max_position_embeddings": 16,
+                "max_position_embeddings": 24,
                 "hidden_act": "quick_gelu",
                 "layer_norm_eps": 1e-5,
                 "projection_dim": 128,

@@ -20,7 +20,7 @@ def get_config() -> ConfigDict:
                 "intermediate_size": 512,
                 "num_hidden_layers": 3,
                 "num_attention_heads": 2,
-                "max_position_embeddings": 16,
+                "max_position_embeddings": 24,
                 "hidden_act": "gelu_pytorch_tanh",
                 "layer_norm_eps": 1e-6,
                 "projection_size": 192,
@@ -40,5 +40,5 @@ def get_config() -> ConfigDict:
         }
     )
     config.loss.text = "sigmoid"
-    config.loop.steps = 4000
+    config.loop.steps = 2200
     return config

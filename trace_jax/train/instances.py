@@ -112,7 +112,7 @@ def load(dataset: Dataset, side: int, workers: int = 2) -> Instances:
         own = [examples[row].caption for row in rows if examples[row].caption]
         # The manifest's captions and the templates share the draws evenly.
         said = [t.format(readable(example.object_type)) for t in TEMPLATES]
-        said += [caption for place in range(len(TEMPLATES)) for caption in own[place : place + 1]]
+        said += [own[place % len(own)] for place in range(len(TEMPLATES)) if own]
         captions.append(tuple(texts.setdefault(text, len(texts)) for text in said))
     return Instances(
         pictures=pictures,
