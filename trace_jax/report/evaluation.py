@@ -24,7 +24,7 @@ _TITLES = {
     "frm_plus": ("FRM plus", "FRM with additions that are not in the paper"),
     "mean_shift": (
         "Mean shift",
-        "control: adds the training pairs' mean displacement, the same to every token",
+        "control: adds the training pairs' mean displacement, blind to object and severity",
     ),
     "mean_shift_oracle": (
         "Mean shift (oracle)",

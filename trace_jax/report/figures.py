@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from html import escape
 
 from trace_jax.report.evaluation import Condition, Evaluation
@@ -16,7 +16,7 @@ from trace_jax.report.tables import SEVERITY_TITLES
 from trace_jax.types import LEVELS, PRISTINE
 
 WIDTH, HEIGHT = 460, 310
-_LEFT, _RIGHT, _TOP, _BOTTOM = 50, 12, 14, 44
+_LEFT, _RIGHT, _TOP, _BOTTOM = 54, 12, 14, 44
 
 # Styles by condition; FRMs under names of their own take the spare ones in turn.
 _STYLES = {"base": 0, "frm": 1, "frm_plus": 2, "mean_shift": 3, "mean_shift_oracle": 4}
@@ -69,11 +69,13 @@ def severity_chart(results: Evaluation, task: str, metric: str, title: str, scal
         c
         for c in results.conditions
         if any(results.row(task, c.name, s, metric) for s in severities)
+        # The ceiling's gain over base is no gain of a method, and would set the scale.
+        and not (c.kind == "pristine" and metric.endswith("_gain"))
     ]
     series = []
     for index, condition in enumerate(shown):
         # Whiskers of different conditions stand side by side, not on top of one another.
-        shift = (index - (len(shown) - 1) / 2) * min(0.07, 0.5 / max(len(shown), 1))
+        shift = (index - (len(shown) - 1) / 2) * min(0.05, 0.4 / max(len(shown), 1))
         points = [
             (at + shift, row)
             for at, s in enumerate(severities)
@@ -173,22 +175,19 @@ def swatch(style: int) -> str:
 
 
 def training_charts(rows: Sequence[Mapping[str, object]]) -> list[str]:
-    """Charts of a `metrics.jsonl`: the loss, and retrieval on held-out identities where logged."""
-    charts = []
-    losses = _curves(rows, lambda kind, name: name == "loss")
-    if losses:
-        charts.append(_training(losses, "loss"))
-    recalls = _curves(rows, lambda kind, name: kind != "train" and name.endswith("r_at_1"))
-    if recalls:
-        charts.append(_training(recalls, "held-out R@1"))
-    return charts
+    """Charts of a `metrics.jsonl`: loss, MSE and retrieval on held-out identities, where logged."""
+    return [_training(curves, title) for title, curves in _training_curves(rows)]
 
 
 def training_names(rows: Sequence[Mapping[str, object]]) -> list[tuple[str, int]]:
     """Legend of `training_charts`: series name and style."""
-    curves = _curves(rows, lambda kind, name: name == "loss")
-    curves |= _curves(rows, lambda kind, name: kind != "train" and name.endswith("r_at_1"))
-    return [(name, style) for name, (style, _) in curves.items()]
+    return list(
+        dict.fromkeys(
+            (name, style)
+            for _, curves in _training_curves(rows)
+            for name, (style, _) in curves.items()
+        )
+    )
 
 
 def ticks(low: float, high: float, count: int = 5) -> list[float]:
@@ -213,28 +212,32 @@ def _training(curves: Mapping[str, tuple[int, list[tuple[float, float]]]], title
     return chart(series, title, "step", (0.0, max(marks)), marks)
 
 
-def _curves(
-    rows: Sequence[Mapping[str, object]], wanted: Callable[[object, str], bool]
-) -> dict[str, tuple[int, list[tuple[float, float]]]]:
-    found: dict[str, list[tuple[float, float]]] = {}
-    for row in rows:
-        for name, value in row.items():
-            if (
-                isinstance(value, int | float)
+def _training_curves(
+    rows: Sequence[Mapping[str, object]],
+) -> list[tuple[str, dict[str, tuple[int, list[tuple[float, float]]]]]]:
+    """(title, {kind: (style, points)}) of each chart that has points."""
+    kinds = list(dict.fromkeys(str(row["kind"]) for row in rows))
+    styles = {"train": 1, "val": 2} | {
+        kind: 3 + index for index, kind in enumerate(k for k in kinds if k not in ("train", "val"))
+    }
+    found = []
+    for key, title in (("loss", "loss"), ("mse", "mean squared error"), ("r_at_1", "R@1")):
+        curves = {}
+        for kind in kinds:
+            points = [
+                (float(row["step"]), float(value))  # type: ignore[arg-type]
+                for row in rows
+                if row["kind"] == kind
+                and isinstance(value := row.get(key), int | float)
                 and math.isfinite(value)
-                and wanted(row["kind"], name)
-            ):
-                series = f"{row['kind']} {name}".replace("_", " ")
-                found.setdefault(series, []).append((float(row["step"]), float(value)))  # type: ignore[arg-type]
-    styles = {"train": 1, "val": 2}
-    curves: dict[str, tuple[int, list[tuple[float, float]]]] = {}
-    for index, (name, points) in enumerate(found.items()):
-        style = styles.get(name.split()[0], 3 + index % 5)
-        taken = {style for style, _ in curves.values()}
-        while style in taken:
-            style = (style + 1) % len(_DASHES)
-        curves[name] = (style, _thinned(points))
-    return curves
+            ]
+            if len(points) > 1:
+                names = {"train": "training", "val": "held-out identities"}
+                label = names[kind] if kind in names else kind
+                curves[label] = (styles[kind] % len(_DASHES), _thinned(points))
+        if curves:
+            found.append((title, curves))
+    return found
 
 
 def _thinned(points: list[tuple[float, float]], most: int = 240) -> list[tuple[float, float]]:

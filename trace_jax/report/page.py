@@ -51,7 +51,10 @@ def markdown(results: Evaluation) -> str:
     parts = [
         f"# {meta['host']['name']} on {meta['data']['name']}, split {meta['split']}\n",
         words.setting(results) + "\n",
-        "".join(f"- {sentence}\n" for sentence in words.sentences(results)),
+        *(
+            (f"**{title}.** " if title else "") + " ".join(sentences) + "\n"
+            for title, sentences in words.story(results)
+        ),
         words.ceiling(results) + "\n",
         *(table.markdown() for table in _tables(results)),
     ]
@@ -84,7 +87,7 @@ def html(results: Evaluation) -> str:
         notice=words.NOTICE,
         setting=words.setting(results),
         cards=words.cards(results),
-        sentences=words.sentences(results),
+        story=words.story(results),
         ceiling=words.ceiling(results),
         conditions=[
             (c, Markup(figures.swatch(figures.style_of(results, c)))) for c in results.conditions
@@ -155,8 +158,13 @@ def _curves(results: Evaluation) -> list[dict[str, Any]]:
                 (name, Markup(figures.swatch(style)))
                 for name, style in figures.training_names(rows)
             ]
+            title = next((c.title for c in results.conditions if c.name == one["name"]), None)
             found.append(
-                {"name": one["name"], "charts": [Markup(c) for c in charts], "legend": legend}
+                {
+                    "name": title or one["name"],
+                    "charts": [Markup(c) for c in charts],
+                    "legend": legend,
+                }
             )
     return found
 

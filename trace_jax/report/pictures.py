@@ -174,10 +174,10 @@ def _change(
         "",
     )  # fmt: skip
     pictures = [album.picture(base["path"], f"{kind} burnt at {base['severity']}", "query")]
-    for record, title in ((base, "Base says"), (frm, f"{condition.title} says")):
+    for record, title in ((base, "Base"), (frm, condition.title)):
         identity, path, _ = record["nearest"][0]
         mark = "right" if record["rank"] == 0 else "wrong"
-        pictures.append(album.picture(path, f"{title}: {identity}, {mark}", title, mark))
+        pictures.append(album.picture(path, f"{title} says {identity}: {mark}", title, mark))
     pictures.append(album.picture(truth, f"truth: {base['identity']}", "truth"))
     return Change(f"{kind}, {base['severity']}", tuple(pictures))
 

@@ -66,7 +66,8 @@ class Table:
                 for c in line.cells
             ]
             rows.append("| " + " | ".join(_escape(t) for t in (line.title, *cells)) + " |")
-        return f"### {self.title}\n\n{self.note}\n\n" + "\n".join(rows) + "\n"
+        note = f"{self.note}\n\n" if self.note else ""
+        return f"### {self.title}\n\n{note}" + "\n".join(rows) + "\n"
 
 
 def severity_table(results: Evaluation, task: str, metric: str) -> Table | None:
@@ -112,12 +113,11 @@ def comparison_table(results: Evaluation, task: str, metric: str) -> Table | Non
         lines.append(Line(condition.title, tuple(cells), condition.kind))
     if not lines or not rivals:
         return None
-    unit = {"r_at_1": "points of R@1", "r_at_5": "points of R@5", "mse": "change of MSE"}
+    unit = {"r_at_1": "R@1, points", "mse": "MSE, relative", "cosine": "cosine"}
     heads = tuple(f"against {rival.title}" for rival in rivals)
     return Table(
-        f"Paired differences: {unit.get(metric, metric)}",
-        "Same queries on both sides, pooled over L0–L4; 95% interval by identity; "
-        "p from sign flips by identity, not corrected for many comparisons.",
+        f"Paired differences: {unit[metric] if metric in unit else metric}",
+        "",
         ("Condition", *heads),
         tuple(lines),
     )
@@ -157,7 +157,7 @@ def group_table(results: Evaluation) -> Table | None:
         )
         heads.append(f"{METRICS[task, metric][0]}: {group} (n={n})")
     return Table(
-        "Hazards and everyday objects",
+        "Two groups of objects",
         "Pooled over L0–L4. Hazards are the types that responders must find and secure.",
         ("Condition", *heads),
         tuple(lines),
@@ -195,9 +195,7 @@ def paper_table(results: Evaluation) -> Table | None:
         return None
     names = {"clip": "paper, CLIP ViT-L/14", "siglip2": "paper, SigLIP2"}
     heads = [f"{c.title}, this run" for c in shown] + [names.get(h, h) for h in hosts]
-    return Table(
-        "Beside the paper", PAPER["note"], ("Change against base, L0–L4", *heads), tuple(lines)
-    )
+    return Table("Changes against base", PAPER["note"], ("Over L0–L4", *heads), tuple(lines))
 
 
 def number(metric: str, value: float) -> str:
@@ -219,10 +217,11 @@ def signed(metric: str, value: float, relative: bool = False) -> str:
 
 
 def interval(metric: str, row: Mapping[str, Any]) -> str:
-    """A row's interval as printed, "" where it has none."""
+    """A row's interval as printed, "" where it has none or none that would show."""
     if row["low"] is None:
         return ""
-    return f"{number(metric, row['low'])}–{number(metric, row['high'])}"
+    low, high = number(metric, row["low"]), number(metric, row["high"])
+    return "" if low == high == number(metric, row["value"]) else f"{low}–{high}"
 
 
 def p_value(p: float) -> str:

@@ -36,7 +36,7 @@ def setting(results: Evaluation) -> str:
         f"Split “{meta['split']}” of {meta['data']['name']}: "
     )
     if meta["split"] == "test":
-        text += "no object of it took part in training or in any choice. "
+        text += "none of these objects is in the training or validation split. "
     else:
         text += "choices may have been made on it; only test numbers are unbiased. "
     if meta["gallery_size"]:
@@ -78,12 +78,18 @@ def cards(results: Evaluation) -> list[Card]:
     return found
 
 
-def sentences(results: Evaluation) -> list[str]:
-    """The story in a few sentences."""
-    found = _damage(results)
+def story(results: Evaluation) -> list[tuple[str, list[str]]]:
+    """The results in sentences: (whom they are about, sentences) by paragraph."""
+    found = [("", _damage(results))]
     for frm in results.of_kind("frm"):
-        found += _retrieval(results, frm) + _features(results, frm) + _harm(results, frm)
-    return found
+        own = [
+            *_retrieval(results, frm),
+            *_controls(results, frm),
+            *_features(results, frm),
+            *_harm(results, frm),
+        ]
+        found.append((frm.title, own))
+    return [(title, own) for title, own in found if own]
 
 
 def ceiling(results: Evaluation) -> str:
@@ -124,25 +130,29 @@ def _damage(results: Evaluation) -> list[str]:
 
 
 def _retrieval(results: Evaluation, frm: Condition) -> list[str]:
-    found = []
     gain = results.row("retrieval", frm.name, ALL, "r_at_1_gain")
     own = results.row("retrieval", frm.name, ALL, "r_at_1")
-    if gain and own:
-        found.append(
-            f"With {frm.title} it finds {_percent(own)} over all levels, "
-            f"{signed('r_at_1', gain['value'])} points against base{_between(gain)}: "
-            f"{verdict(gain['low'], gain['high'], 'a clear gain', 'a clear loss')}."
-        )
-    for rival in ("ridge", "mean_shift"):
-        row = results.row("retrieval", frm.name, ALL, f"r_at_1_gain_over_{rival}")
-        title = next((c.title for c in results.conditions if c.name == rival), rival)
+    if not gain or not own:
+        return []
+    return [
+        f"It finds {_percent(own)} over all levels, {signed('r_at_1', gain['value'])} points "
+        f"against base{_between(gain)}: "
+        f"{verdict(gain['low'], gain['high'], 'a clear gain', 'a clear loss')}."
+    ]
+
+
+def _controls(results: Evaluation, frm: Condition) -> list[str]:
+    parts = []
+    for control in results.of_kind("control"):
+        row = results.row("retrieval", frm.name, ALL, f"r_at_1_gain_over_{control.name}")
         if row:
-            found.append(
-                f"Against the control {title}: {signed('r_at_1', row['value'])} points"
-                f"{_between(row)}, "
-                f"{verdict(row['low'], row['high'], 'a clear gain', 'a clear loss')}."
+            parts.append(
+                f"{signed('r_at_1', row['value'])} points over {control.title}{_between(row)}, "
+                f"{verdict(row['low'], row['high'], 'a clear gain', 'a clear loss')}"
             )
-    return found
+    return [f"Against the controls, which know nothing of objects: {'; '.join(parts)}."] * bool(
+        parts
+    )
 
 
 def _features(results: Evaluation, frm: Condition) -> list[str]:
@@ -150,22 +160,19 @@ def _features(results: Evaluation, frm: Condition) -> list[str]:
     if not mse or mse["relative"] is None:
         return []
     share = f"{abs(100 * mse['relative']):.1f}%"
-    way = "below" if mse["relative"] < 0 else "above"
-    text = f"{frm.title}'s features lie {share} {way} base in mean squared error"
+    text = f"Its features lie {share} {'below' if mse['relative'] < 0 else 'above'} base in MSE"
+    controls = results.of_kind("control")
     beaten = [
         c.title
-        for c in results.of_kind("control")
+        for c in controls
         if (one := results.comparison("feature_recovery", frm.name, c.name, ALL, "mse"))
         and one["high"] is not None
         and one["high"] < 0
     ]
-    controls = results.of_kind("control")
-    if controls:
-        text += (
-            f", and clearly below {' and '.join(beaten)}"
-            if beaten
-            else ", but not clearly below any control"
-        )
+    if beaten:
+        text += f", and clearly below {' and '.join(beaten)}"
+    elif controls:
+        text += ", but not clearly below any control"
     return [text + "."]
 
 
@@ -175,7 +182,7 @@ def _harm(results: Evaluation, frm: Condition) -> list[str]:
     if not row or not own:
         return []
     return [
-        f"An unburnt image passed through {frm.title} is still matched {_percent(own)} of the time "
+        f"An unburnt image passed through it is still matched {_percent(own)} of the time "
         f"({signed('r_at_1', row['value'])} points against leaving it alone)."
     ]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from trace_jax import assets, files, frm
 from trace_jax.baselines import RECOVER
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.runs.controls import Controls
-from trace_jax.types import Features, FeatureSource
+from trace_jax.types import LEVELS, Features, FeatureSource
 
 BASE, PRISTINE = "base", "pristine"
 SHIPPED = Path(assets.__file__).parent / "frm"
@@ -200,9 +200,30 @@ def _shipped(host: str) -> Iterator[Path]:
 
 
 def _about(description: frm.Description) -> str:
-    # What an FRM has beyond the paper is named by whoever trained it.
-    note = description.training.get("about")
-    return str(note) if note else ""
+    """One line on an FRM: its size and, by name, whatever its training has beyond the paper."""
+    shape, training = description.config, description.training
+    loss, data, contrast = (_section(training, name) for name in ("loss", "data", "contrast"))
+    parts = [f"recovery module of {shape.depth} block{'s' if shape.depth > 1 else ''}"]
+    if "name" in loss:
+        weight = f" with cosine weight {loss['cos_weight']:g}" if "cos_weight" in loss else ""
+        parts.append(f"loss {loss['name']}{weight}")
+    beyond = []
+    if "pristine_fraction" in data and data["pristine_fraction"]:
+        beyond.append(f"{data['pristine_fraction']:.0%} pristine pairs")
+    if "level_balanced" in data and data["level_balanced"]:
+        beyond.append("level-balanced sampling")
+    if "weight" in contrast and contrast["weight"]:
+        beyond.append(f"contrastive term {contrast['weight']:g}")
+    if beyond:
+        parts.append("beyond the paper: " + ", ".join(beyond))
+    if "levels" in data and list(data["levels"]) != list(LEVELS):
+        parts.append(f"trained on {', '.join(data['levels'])} alone")
+    return "; ".join(parts)
+
+
+def _section(training: Mapping[str, Any], name: str) -> Mapping[str, Any]:
+    found = training[name] if name in training else {}
+    return found if isinstance(found, Mapping) else {}
 
 
 def _check_source(folder: Path, wanted: FeatureSource, found: FeatureSource) -> None:

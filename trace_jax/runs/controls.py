@@ -149,7 +149,7 @@ def _batches(cache: FeatureCache, chosen: PairSet, batch_size: int) -> Iterator[
 def _encoded(params: Mapping[str, Mapping[str, np.ndarray]]) -> bytes:
     return safetensors.numpy.save(
         {
-            f"{name}/{leaf}": np.ascontiguousarray(array)
+            f"{name}/{leaf}": np.array(array, order="C")
             for name, own in params.items()
             for leaf, array in own.items()
         }

@@ -239,14 +239,13 @@ def _measured(
     """Records of every condition in order; each is on disk before the next begins."""
     kept = {} if config.overwrite else _kept(out, plan, found)
     total = len(chosen.rows) * len(found)
-    groups = _group_of()
     with Progress(total, "measuring", "images", done=len(chosen.rows) * len(kept)) as progress:
         for condition in found:
             if condition.name in kept:
                 print(f"{condition.name}: {len(kept[condition.name])} records are there already")
                 continue
             kept[condition.name] = queries.measure(
-                cache, chosen, condition, groups, config.batch_size, progress
+                cache, chosen, condition, _group_of, config.batch_size, progress
             )
             done = [c for c in found if c.name in kept]
             records = [record for c in done for record in kept[c.name]]
@@ -313,16 +312,10 @@ def _cache_hash(cache: FeatureCache) -> str:
     return files.sha256_file(cache.folder / "manifest.json")
 
 
-def _group_of() -> Callable[[str], str]:
-    known = taxonomy.load()
-
-    def group(object_type: str) -> str:
-        try:
-            return known.group_of(object_type)
-        except KeyError:  # a type of the user's own vocabulary belongs to no group
-            return ""
-
-    return group
+def _group_of(object_type: str) -> str:
+    types = taxonomy.load().types
+    # A type of the user's own vocabulary belongs to no group.
+    return types[object_type].group if object_type in types else ""
 
 
 def _meta(

@@ -8,14 +8,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from trace_jax import files, tasks
+from trace_jax import files, tasks, taxonomy
 from trace_jax.errors import UserError
 from trace_jax.metrics import intervals
 from trace_jax.tasks import records as record_table
 
 SCHEMA = 1
 RUN_FILE, RECORDS_FILE, RESULTS_FILE = "run.json", "records.jsonl", "results.json"
-GROUPS = ("hazard", "everyday")
 
 
 def score(
@@ -57,7 +56,9 @@ def score(
     )
     chosen = [tasks.TASKS[name] for name in task_names]
     rows = [row for task in chosen for row in task.score(columns, scope)]
-    groups = [row for g in GROUPS for task in chosen for row in task.score(columns, scope, g)]
+    groups = [
+        row for g in taxonomy.GROUPS for task in chosen for row in task.score(columns, scope, g)
+    ]
     comparisons = [one for task in chosen for one in task.compare(columns, scope)]
     meta = meta | {
         "comparisons": [dataclasses.asdict(one) for one in comparisons],

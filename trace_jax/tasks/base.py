@@ -126,67 +126,60 @@ class Task:
           Rows by condition (in order of first appearance), severity and metric. A severity without
           records gives no row.
         """
-        columns = _columns(records, group)
+        cells = _Cells(_columns(records, group), scope.pristine_view if self.has_gallery else None)
         rows = []
-        for condition in _unique(columns.text["condition"]):
+        for condition in cells.conditions:
             for severity in (*LEVELS, ALL, PRISTINE):
-                rows += self._cell(columns, scope, condition, severity, group)
+                rows += self._cell(cells, scope, condition, severity, group)
         return rows
 
     def compare(self, records: Sequence[Record] | Columns, scope: Scope) -> list[Comparison]:
         """Paired tests of every condition against base and the level-blind controls."""
-        columns = _columns(records, "all")
+        cells = _Cells(_columns(records, "all"), scope.pristine_view if self.has_gallery else None)
         found = []
-        for condition in _unique(columns.text["condition"]):
+        for condition in cells.conditions:
             for against in RIVALS:
                 for severity in (*LEVELS, ALL, PRISTINE):
                     for metric in self.metrics:
-                        one = self._compare(columns, scope, condition, against, severity, metric)
+                        one = self._compare(cells, scope, condition, against, severity, metric)
                         found += [] if one is None else [one]
         return found
 
     def _cell(
-        self, columns: Columns, scope: Scope, condition: str, severity: str, group: str
+        self, cells: _Cells, scope: Scope, condition: str, severity: str, group: str
     ) -> list[Result]:
         rows = []
+        draws: dict[str, Any] = {"resamples": scope.resamples, "seed": scope.seed}
         for metric in self.metrics:
-            cell, values, weights = self._values(columns, scope, condition, severity, metric)
+            cell = _measured(cells.of(condition, severity), metric)
             if len(cell):
                 found = intervals.mean_interval(
-                    values,
-                    cell.text["identity"].astype(str),
-                    weights,
-                    resamples=scope.resamples,
-                    seed=scope.seed,
+                    metric.values(cell), cell.text["identity"], _weights(cell, metric), **draws
                 )
                 rows.append(self._row(scope, condition, severity, metric.name, found, group))
         for gain in self.gains:
             metric = next(m for m in self.metrics if m.name == gain.metric)
-            pair = self._pair(columns, scope, condition, gain.against, severity, metric)
+            pair = _pair(cells, condition, gain.against, severity, metric)
             if pair is not None:
-                values, rivals, names, weights = pair
-                found = intervals.paired_interval(
-                    values, rivals, names, weights, resamples=scope.resamples, seed=scope.seed
-                )
+                found = intervals.paired_interval(*pair, **draws)
                 rows.append(self._row(scope, condition, severity, gain.name, found, group))
         return rows
 
     def _compare(
         self,
-        columns: Columns,
+        cells: _Cells,
         scope: Scope,
         condition: str,
         against: str,
         severity: str,
         metric: Metric,
     ) -> Comparison | None:
-        pair = self._pair(columns, scope, condition, against, severity, metric)
+        pair = _pair(cells, condition, against, severity, metric)
         if pair is None:
             return None
-        values, rivals, names, weights = pair
-        draws = {"resamples": scope.resamples, "seed": scope.seed}
-        found = intervals.paired_interval(values, rivals, names, weights, **draws)
-        share = intervals.relative_interval(values, rivals, names, weights, **draws)
+        draws: dict[str, Any] = {"resamples": scope.resamples, "seed": scope.seed}
+        found = intervals.paired_interval(*pair, **draws)
+        share = intervals.relative_interval(*pair, **draws)
         return Comparison(
             task=self.name,
             condition=condition,
@@ -199,49 +192,10 @@ class Task:
             relative=None if share is None else share.value,
             relative_low=None if share is None else share.low,
             relative_high=None if share is None else share.high,
-            p=intervals.sign_flip_p(values, rivals, names, weights, seed=scope.seed),
+            p=intervals.sign_flip_p(*pair, seed=scope.seed),
             better=bool(found.value > 0 if metric.higher_is_better else found.value < 0),
             n=found.n,
             identities=found.clusters,
-        )
-
-    def _values(
-        self, columns: Columns, scope: Scope, condition: str, severity: str, metric: Metric
-    ) -> tuple[Columns, np.ndarray, np.ndarray | None]:
-        keep = columns.text["condition"] == condition
-        if severity == ALL:
-            keep &= np.isin(columns.text["severity"].astype(str), LEVELS)
-        else:
-            keep &= columns.text["severity"] == severity
-        if severity == PRISTINE and self.has_gallery:
-            keep &= columns.number["view"] == scope.pristine_view
-        keep &= np.isfinite(metric.values(columns))
-        cell = columns.where(keep)
-        weights = None if metric.weights is None else cell.number[metric.weights]
-        return cell, metric.values(cell), weights
-
-    def _pair(
-        self,
-        columns: Columns,
-        scope: Scope,
-        condition: str,
-        against: str,
-        severity: str,
-        metric: Metric,
-    ) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None] | None:
-        if condition == against:
-            return None
-        left, _, _ = self._values(columns, scope, condition, severity, metric)
-        right, _, _ = self._values(columns, scope, against, severity, metric)
-        left, right = record_table.paired(left, right)
-        if not len(left):
-            return None
-        weights = None if metric.weights is None else left.number[metric.weights]
-        return (
-            metric.values(left),
-            metric.values(right),
-            left.text["identity"].astype(str),
-            weights,
         )
 
     def _row(
@@ -276,10 +230,64 @@ def column(name: str) -> Callable[[Columns], np.ndarray]:
     return lambda columns: columns.number[name]
 
 
+class _Cells:
+    """Records of one condition and severity, cut out once.
+
+    Args:
+      columns: all records.
+      pristine_view: the only view that counts among pristine queries; None takes all.
+    """
+
+    def __init__(self, columns: Columns, pristine_view: int | None) -> None:
+        self.conditions = list(dict.fromkeys(columns.text["condition"].tolist()))
+        self._columns = columns
+        self._view = pristine_view
+        self._found: dict[tuple[str, str], Columns] = {}
+
+    def of(self, condition: str, severity: str) -> Columns:
+        """The records; severity "all" pools L0-L4."""
+        key = (condition, severity)
+        if key not in self._found:
+            columns = self._columns
+            keep = columns.text["condition"] == condition
+            if severity == ALL:
+                keep = keep & np.isin(columns.text["severity"], LEVELS)
+            else:
+                keep = keep & (columns.text["severity"] == severity)
+            if severity == PRISTINE and self._view is not None:
+                keep = keep & (columns.number["view"] == self._view)
+            self._found[key] = columns.where(keep)
+        return self._found[key]
+
+
+def _measured(cell: Columns, metric: Metric) -> Columns:
+    return cell.where(np.isfinite(metric.values(cell)))
+
+
+def _weights(cell: Columns, metric: Metric) -> np.ndarray | None:
+    return None if metric.weights is None else cell.number[metric.weights]
+
+
+def _pair(
+    cells: _Cells, condition: str, against: str, severity: str, metric: Metric
+) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None] | None:
+    """Values of both sides on the queries they share, identities and weights; None if none."""
+    if condition == against:
+        return None
+    left, right = record_table.paired(
+        _measured(cells.of(condition, severity), metric),
+        _measured(cells.of(against, severity), metric),
+    )
+    if not len(left):
+        return None
+    return (
+        metric.values(left),
+        metric.values(right),
+        left.text["identity"],
+        _weights(left, metric),
+    )
+
+
 def _columns(records: Sequence[Record] | Columns, group: str) -> Columns:
     columns = records if isinstance(records, Columns) else Columns.of(records)
     return columns if group == "all" else columns.where(columns.text["group"] == group)
-
-
-def _unique(values: np.ndarray) -> list[str]:
-    return list(dict.fromkeys(values.tolist()))

@@ -103,7 +103,7 @@ class Columns:
     """Records as arrays of equal length; numbers that were not measured are NaN.
 
     Attributes:
-      text: [n] object arrays by field name.
+      text: [n] string arrays by field name.
       number: [n] float64 arrays by field name.
     """
 
@@ -116,7 +116,7 @@ class Columns:
         text = ("condition", "path", "identity", "group", "severity")
         number = ("view", "tokens", "mse", "cosine", "rank")
         return cls(
-            {name: np.array([getattr(r, name) for r in records], dtype=object) for name in text},
+            {name: np.array([getattr(r, name) for r in records], dtype=str) for name in text},
             {
                 name: np.array([_nan(getattr(r, name)) for r in records], dtype=np.float64)
                 for name in number
@@ -136,8 +136,10 @@ class Columns:
 
 def paired(left: Columns, right: Columns) -> tuple[Columns, Columns]:
     """Both sides reduced to the queries they share, in the left side's order."""
-    where = {path: index for index, path in enumerate(right.text["path"])}
-    pairs = [(i, where[p]) for i, p in enumerate(left.text["path"]) if p in where]
+    if np.array_equal(left.text["path"], right.text["path"]):  # the usual case, and quick
+        return left, right
+    where = {path: index for index, path in enumerate(right.text["path"].tolist())}
+    pairs = [(i, where[p]) for i, p in enumerate(left.text["path"].tolist()) if p in where]
     index = np.array(pairs, dtype=np.int64).reshape(-1, 2)
     return left.where(index[:, 0]), right.where(index[:, 1])
 
