@@ -14,6 +14,7 @@ import dataclasses
 import os
 import shutil
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -127,6 +128,26 @@ def find_damage(folder: Path) -> str | None:
     return None
 
 
+def require_stamp(found: Checkpoint, stamp: dict[str, Any]) -> None:
+    """Refuses a checkpoint of another run.
+
+    Raises:
+      FaultsError: every value of the stamps that differs.
+    """
+    before, now = _flat(found.meta["stamp"]), _flat(stamp)
+    faults = [
+        f"{key}: {before.get(key, 'absent')} in the checkpoint, {now.get(key, 'absent')} now"
+        for key in sorted(before.keys() | now.keys())
+        if before.get(key) != now.get(key)
+    ]
+    if faults:
+        raise FaultsError(
+            f"{found.folder}: belongs to another run",
+            faults,
+            "Give the same configuration, or another --workdir.",
+        )
+
+
 def restore(checkpoint: Checkpoint, like: Any) -> Any:
     """The saved state, bitwise, placed as `like` says.
 
@@ -220,3 +241,14 @@ def _discard(folder: Path) -> None:
 def _barrier(name: str) -> None:
     if jax.process_count() > 1:
         multihost_utils.sync_global_devices(f"trace_jax.checkpoint.{name}")
+
+
+def _flat(tree: Any, prefix: str = "") -> dict[str, str]:
+    if isinstance(tree, Mapping):
+        out: dict[str, str] = {}
+        for key, value in tree.items():
+            out.update(_flat(value, f"{prefix}.{key}" if prefix else str(key)))
+        return out
+    if isinstance(tree, list | tuple):
+        return {prefix: str(list(tree))}
+    return {prefix: repr(tree)}

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import signal
 import sys
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from types import FrameType
 from typing import Any
 
 import jax
@@ -28,6 +26,7 @@ from trace_jax.train import checkpoint, optimizer, sharding
 from trace_jax.train.batches import Batch, BatchSource, Prefetcher
 from trace_jax.train.metrics_log import MetricsLog
 from trace_jax.train.optimizer import OptimizerConfig
+from trace_jax.train.signals import Signals
 from trace_jax.train.state import TrainState, create
 from trace_jax.train.step import LossFn, find_faults, first_bad_leaf, make_step
 
@@ -202,7 +201,7 @@ class _Run:
             self.state: TrainState = make(sharding.place(params, whole))
             self.step = 0
         else:
-            _check_stamp(found, self.stamp)
+            checkpoint.require_stamp(found, self.stamp)
             like = jax.tree.map(
                 lambda s, p: jax.ShapeDtypeStruct(s.shape, s.dtype, sharding=p),
                 shapes,
@@ -251,7 +250,7 @@ class _Run:
         source = Prefetcher(batches, self.step, stop, self.config.prefetch)
         try:
             with (
-                _Signals() as signals,
+                Signals() as signals,
                 Progress(self.config.steps, self.label, "steps", done=self.step) as bar,
             ):
                 if self.evaluate and self.config.eval_first and self.progress.evaluated_step < 0:
@@ -401,7 +400,7 @@ class _Run:
             if self.first:
                 callback(params, self.step, dict(values))
 
-    def _agree(self, signals: _Signals) -> bool:
+    def _agree(self, signals: Signals) -> bool:
         """Whether to stop; processes must decide alike, so several ask each other when logging."""
         if jax.process_count() == 1:
             return signals.name != ""
@@ -417,54 +416,3 @@ class _Run:
     def _say(self, text: str) -> None:
         if self.first:
             print(f"{self.label}: {text}", file=sys.stderr, flush=True)
-
-
-class _Signals:
-    """Remembers the first SIGTERM or SIGINT; a second one acts as it always does."""
-
-    def __init__(self) -> None:
-        self.name = ""
-        self._old: dict[int, Any] = {}
-
-    def __enter__(self) -> _Signals:
-        for number in (signal.SIGTERM, signal.SIGINT):
-            try:
-                self._old[number] = signal.signal(number, self._note)
-            except ValueError:  # not in the main thread: the caller handles signals
-                break
-        return self
-
-    def __exit__(self, *_: Any) -> None:
-        for number, handler in self._old.items():
-            signal.signal(number, handler)
-        self._old = {}
-
-    def _note(self, number: int, frame: FrameType | None) -> None:
-        self.name = signal.Signals(number).name
-        self.__exit__()
-
-
-def _check_stamp(found: checkpoint.Checkpoint, stamp: dict[str, Any]) -> None:
-    before, now = _flat(found.meta["stamp"]), _flat(stamp)
-    faults = [
-        f"{key}: {before.get(key, 'absent')} in the checkpoint, {now.get(key, 'absent')} now"
-        for key in sorted(before.keys() | now.keys())
-        if before.get(key) != now.get(key)
-    ]
-    if faults:
-        raise FaultsError(
-            f"{found.folder}: belongs to another run",
-            faults,
-            "Give the same configuration, or another --workdir.",
-        )
-
-
-def _flat(tree: Any, prefix: str = "") -> dict[str, str]:
-    if isinstance(tree, Mapping):
-        out: dict[str, str] = {}
-        for key, value in tree.items():
-            out.update(_flat(value, f"{prefix}.{key}" if prefix else str(key)))
-        return out
-    if isinstance(tree, list | tuple):
-        return {prefix: str(list(tree))}
-    return {prefix: repr(tree)}
