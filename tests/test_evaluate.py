@@ -2,6 +2,7 @@
 
 import dataclasses
 import json
+import subprocess
 from pathlib import Path
 
 import jax
@@ -360,3 +361,26 @@ def test_masked_features_and_stages(tmp_path):
     )
     raw = results(out)
     assert {r["condition"] for r in raw["rows"]} >= {"base", "frm", "ridge", "mean_shift"}
+
+
+def test_command_line(world, tmp_path):
+    root, _ = world
+    out = evaluate.run(config(root, tmp_path / "out", frm=("none",)), load_host=no_host)
+    command = Path(__file__).parent.parent / "bin" / "eval"
+    done = subprocess.run(
+        [command, f"--rescore={out}", "--task=retrieval", "--resamples=50"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1] == str(out / "report.html")
+    assert {r["task"] for r in results(out)["rows"]} == {"retrieval"}
+    bad = subprocess.run(
+        [command, "--frm=nowhere", f"--data={root / 'data'}"],
+        capture_output=True,
+        text=True,
+        cwd=tmp_path,
+    )
+    assert bad.returncode == 2
+    assert "nowhere" in bad.stderr and "Traceback" not in bad.stderr

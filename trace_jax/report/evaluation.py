@@ -20,8 +20,8 @@ RECORDS_FILE = "records.jsonl"
 # their own and bring their description in meta["conditions"].
 _TITLES = {
     "base": ("Base", "the burnt image through the frozen host; nothing is recovered"),
-    "frm": ("FRM", "the paper's recovery module, trained with the paper's loss"),
-    "frm_plus": ("FRM plus", "FRM with additions that are not in the paper"),
+    "frm": ("FRM", "the paper's recovery module at the host's tap"),
+    "frm_plus": ("FRM plus", "the recovery module with additions that are not in the paper"),
     "mean_shift": (
         "Mean shift",
         "control: adds the training pairs' mean displacement, blind to object and severity",
@@ -144,9 +144,10 @@ def _conditions(rows: Sequence[Mapping[str, Any]], meta: Mapping[str, Any]) -> l
     described = {c["name"]: c for c in meta["conditions"]}
     found = []
     for name in dict.fromkeys(row["condition"] for row in rows):
-        title, about = _TITLES.get(name, (name, ""))
+        title, about = _TITLES.get(name, (name.replace("_", " "), "a further recovery module"))
         own = described.get(name, {"kind": "frm", "about": ""})
-        found.append(Condition(name, title, own["about"] or about, own["kind"]))
+        about = "; ".join(text for text in (about, own["about"]) if text)
+        found.append(Condition(name, title, about, own["kind"]))
     return found
 
 

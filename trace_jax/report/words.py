@@ -107,14 +107,14 @@ def ceiling(results: Evaluation) -> str:
 
 
 def verdict(low: float | None, high: float | None, better: str, worse: str) -> str:
-    """What an interval around a difference allows to say."""
+    """What an interval around a difference allows to say; "clear" means it leaves out zero."""
     if low is None or high is None:
         return "too few objects to say more"
     if low > 0:
         return better
     if high < 0:
         return worse
-    return "no clear difference: the interval includes zero"
+    return "no clear difference"
 
 
 def _damage(results: Evaluation) -> list[str]:
@@ -125,7 +125,8 @@ def _damage(results: Evaluation) -> list[str]:
     assert first and last
     return [
         f"Damage hides objects from the frozen host: it finds {_percent(first)} at {levels[0]} and "
-        f"{_percent(last)} at {levels[-1]}."
+        f"{_percent(last)} at {levels[-1]}. Below, a difference is called clear where its 95% "
+        "interval leaves out zero."
     ]
 
 

@@ -19,7 +19,7 @@ from trace_jax.runs.controls import Controls
 from trace_jax.types import LEVELS, Features, FeatureSource
 
 BASE, PRISTINE = "base", "pristine"
-SHIPPED = Path(assets.__file__).parent / "frm"
+SHIPPED = assets.FOLDER / "frm"
 TRAINED = Path("runs/train")
 NO_FRM = "none"
 
@@ -203,9 +203,9 @@ def _about(description: frm.Description) -> str:
     """One line on an FRM: its size and, by name, whatever its training has beyond the paper."""
     shape, training = description.config, description.training
     loss, data, contrast = (_section(training, name) for name in ("loss", "data", "contrast"))
-    parts = [f"recovery module of {shape.depth} block{'s' if shape.depth > 1 else ''}"]
+    parts = [f"{shape.depth} block{'s' if shape.depth > 1 else ''}"]
     if "name" in loss:
-        weight = f" with cosine weight {loss['cos_weight']:g}" if "cos_weight" in loss else ""
+        weight = f" (cosine weight {loss['cos_weight']:g})" if "cos_weight" in loss else ""
         parts.append(f"loss {loss['name']}{weight}")
     beyond = []
     if "pristine_fraction" in data and data["pristine_fraction"]:
