@@ -24,6 +24,7 @@ def get_config() -> ConfigDict:
             "format": "webp",
             "quality": 90,
             "out": "runs/data/nano_pretrain",
+            "subsets": {},
             "series": (
                 {
                     "name": "pretrain",

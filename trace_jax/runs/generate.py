@@ -10,14 +10,17 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import hashlib
+import io
 import json
 import multiprocessing
 import os
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
 from ml_collections import ConfigDict
+from PIL import Image
 
 from trace_jax import files, taxonomy
 from trace_jax.data import manifest, rows
@@ -25,7 +28,8 @@ from trace_jax.errors import UserError
 from trace_jax.progress import Progress
 from trace_jax.synthesis.procedural import WORLD, Request, identity_name
 from trace_jax.synthesis.procedural.encode import FORMATS, EncodedPicture, render_identity
-from trace_jax.types import LEVELS, Example, PartMaterial
+from trace_jax.synthesis.procedural.sheet import sheet
+from trace_jax.types import LEVELS, SPLITS, Example, PartMaterial
 
 _JOURNAL = ".generate.jsonl"
 _SIZES = (64, 448)
@@ -71,15 +75,27 @@ class GenerateConfig:
     series: tuple[Series, ...]
 
     @classmethod
-    def from_page(cls, page: ConfigDict) -> GenerateConfig:
+    def from_page(cls, page: ConfigDict, subset: str = "") -> GenerateConfig:
         """Reads a config page.
 
+        Args:
+          page: see configs/nano/data.py.
+          subset: one of `page.subsets`: the first identities of each series, under its own name.
+
         Raises:
-          UserError: a value that no engine can render.
+          UserError: a value that no engine can render, or an unknown subset.
         """
         series = tuple(Series(**{k: _tuple(v) for k, v in row.items()}) for row in page.series)
+        name = page.name
+        if subset:
+            if subset not in page.subsets:
+                known = ", ".join(page.subsets) or "none"
+                raise UserError(f"--subset={subset}: the page knows {known}.")
+            name = page.subsets[subset].name
+            counts = page.subsets[subset].counts
+            series = tuple(dataclasses.replace(s, count=counts[s.name]) for s in series)
         config = cls(
-            page.name, page.version, page.engine, page.kind, int(page.seed), int(page.size),
+            name, page.version, page.engine, page.kind, int(page.seed), int(page.size),
             page.format, int(page.quality), series,
         )  # fmt: skip
         config.check()
@@ -105,6 +121,74 @@ class GenerateConfig:
             for s in self.series
             for k in range(s.first, s.first + s.count)
         ]
+
+
+def from_sizes(
+    name: str,
+    identities: int,
+    split_sizes: Sequence[str | int],
+    *,
+    engine: str,
+    kind: str,
+    seed: int,
+    size: int,
+    views: int,
+    draws: int,
+    format: str,
+    quality: int,
+) -> GenerateConfig:
+    """The config of a data set given by numbers alone.
+
+    Args:
+      identities: split 80/10/10 (paper section 3) where `split_sizes` is empty.
+      split_sizes: identities of train, val and test.
+      views: pristine views of every identity.
+
+    Raises:
+      UserError: sizes that make no data set.
+    """
+    if split_sizes:
+        try:
+            counts = tuple(int(n) for n in split_sizes)
+        except ValueError:
+            counts = ()
+        if len(counts) != 3 or min(counts) < 0:
+            raise UserError(
+                f"--split_sizes={','.join(map(str, split_sizes))}: give three whole numbers, "
+                "train,val,test."
+            )
+    else:
+        tenth = round(identities / 10)
+        counts = (identities - 2 * tenth, tenth, tenth)
+    if views < 1 or draws < 1:
+        raise UserError("--views and --draws must be at least 1.")
+    series = tuple(
+        Series(split, split, count, 0, tuple(range(views)), LEVELS, draws)
+        for split, count in zip(SPLITS, counts, strict=True)
+    )
+    config = GenerateConfig(name, "1.0.0", engine, kind, seed, size, format, quality, series)
+    config.check()
+    return config
+
+
+def default_out(page: ConfigDict | None, subset: str) -> str:
+    """Where a page's data set goes when no folder is given.
+
+    Raises:
+      UserError: there is no page to say so.
+    """
+    if page is None:
+        raise UserError("give the folder to write with --out=DIR.")
+    return page.subsets[subset].out if subset else page.out
+
+
+def write_sheet(config: GenerateConfig, path: str | Path) -> Path:
+    """Renders a contact sheet of all the config's identities to one PNG or WebP file."""
+    pixels = sheet([dataclasses.replace(request, draws=1) for _, request in config.requests()])
+    stream = io.BytesIO()
+    Image.fromarray(pixels).save(stream, "WEBP" if str(path).endswith("webp") else "PNG")
+    files.write_bytes(path, stream.getvalue())
+    return Path(path)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,8 +220,6 @@ def run(
     Raises:
       UserError: bad settings, a full disk, or a folder begun with other settings.
     """
-    import time
-
     config.check()
     out = Path(out)
     wanted = config.requests()
@@ -271,7 +353,10 @@ def _journal(
         provenance = dict(existing.info.provenance)
         same = {k: provenance.get(k) for k in ("world", "seed", "size", "format", "quality")}
         config = stamp["config"]
-        if same != {"world": WORLD, **{k: config[k] for k in ("seed", "size", "format", "quality")}}:
+        if same != {
+            "world": WORLD,
+            **{k: config[k] for k in ("seed", "size", "format", "quality")},
+        }:
             raise UserError(
                 f"{out}: holds another data set ({existing.info.name}). Choose another --out."
             )

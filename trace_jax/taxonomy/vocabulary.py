@@ -192,13 +192,21 @@ def _check_severity(severity: Mapping[str, Any]) -> list[str]:
     for level, row in levels.items():
         for metric in METRICS:
             bounds = row.get(metric)
-            if not (isinstance(bounds, list) and len(bounds) == 2 and 0 <= bounds[0] < bounds[1] <= 1):
-                faults.append(f"severity.toml: {level}.{metric} is {bounds}, not 0 <= low < high <= 1")
+            if not (
+                isinstance(bounds, list) and len(bounds) == 2 and 0 <= bounds[0] < bounds[1] <= 1
+            ):
+                faults.append(
+                    f"severity.toml: {level}.{metric} is {bounds}, not 0 <= low < high <= 1"
+                )
         if "name" not in row:
             faults.append(f"severity.toml: {level} has no name")
     if not faults:
         # Where the paper's ranges are monotone, so are ours; surface_failure is not (Table 6).
-        for metric, sign in (("soot_coverage", 1), ("deformation", 1), ("structural_integrity", -1)):
+        for metric, sign in (
+            ("soot_coverage", 1),
+            ("deformation", 1),
+            ("structural_integrity", -1),
+        ):
             middles = [sign * sum(row[metric]) for row in levels.values()]
             if middles != sorted(middles):
                 faults.append(f"severity.toml: {metric} does not run one way over the levels")

@@ -41,9 +41,7 @@ class Light:
     ambient: float
 
 
-def frame(
-    points: np.ndarray, yaw: float, pitch: float, fill: float, lift: float = 0.0
-) -> Camera:
+def frame(points: np.ndarray, yaw: float, pitch: float, fill: float, lift: float = 0.0) -> Camera:
     """A camera that shows all `points` [V, 3] in the middle.
 
     Args:

@@ -30,7 +30,9 @@ def caption(object_type: str, mesh: Mesh, severity: str) -> str:
 
 def variant(mesh: Mesh, values: Mapping[str, Any]) -> str:
     """Style, make and colourway in a line, e.g. "main red plastic; style=slats"."""
-    looks = [f"{part} {_stuff(finish)}" for part, finish in zip(mesh.parts, mesh.finishes, strict=True)]
+    looks = [
+        f"{part} {_stuff(finish)}" for part, finish in zip(mesh.parts, mesh.finishes, strict=True)
+    ]
     styles = [f"{name}={value}" for name, value in values.items() if isinstance(value, str)]
     return "; ".join([", ".join(looks), *styles])
 

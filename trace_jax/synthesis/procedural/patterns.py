@@ -177,7 +177,11 @@ def albedo(
     elif pattern == 17:
         k, m = _fract(u * scale * 3), _fract(v * scale * 3)
         mix2 = 1.0 if 0.14 < k < 0.9 and 0.14 < m < 0.9 else 0.0
-        mix3 = 1.0 if mix2 > 0 and hash01(int(u * scale * 3), int(v * scale * 3), 0, seed) > p1 * 0.4 + 0.6 else 0.0
+        mix3 = (
+            1.0
+            if mix2 > 0 and hash01(int(u * scale * 3), int(v * scale * 3), 0, seed) > p1 * 0.4 + 0.6
+            else 0.0
+        )
     elif pattern == 18:
         k, m = _fract(a + b), _fract(a - b)
         edge = min(min(k, 1 - k), min(m, 1 - m))

@@ -48,7 +48,14 @@ def _cylinder(a: Mapping[str, Any]) -> shapes.Surface:
     bevel = min(a.get("bevel", 0.0), 0.45 * a["h"], 0.9 * a["r"], 0.9 * top)
     h = a["h"]
     if bevel > 0:
-        rows = [[0, 0], [0, a["r"] - bevel], [bevel, a["r"]], [h - bevel, top], [h, top - bevel], [h, 0]]
+        rows = [
+            [0, 0],
+            [0, a["r"] - bevel],
+            [bevel, a["r"]],
+            [h - bevel, top],
+            [h, top - bevel],
+            [h, 0],
+        ]
     else:
         rows = [[0, 0], [0, a["r"]], [h, top], [h, 0]]
     return shapes.loft(rows)
@@ -175,11 +182,15 @@ def _check(recipe: Recipe, vocabulary: taxonomy.Taxonomy) -> list[str]:
     used = {str(piece.get("part")) for piece in recipe.parts}
     faults += [f"part {part!r} is not in the taxonomy" for part in sorted(used - set(known_parts))]
     faults += [f"taxonomy part {part!r} is never built" for part in known_parts if part not in used]
-    faults += [f"looks of unknown part {part!r}" for part in recipe.looks if part not in known_parts]
+    faults += [
+        f"looks of unknown part {part!r}" for part in recipe.looks if part not in known_parts
+    ]
     for part, look in recipe.looks.items():
         if look.get("slot", "main") not in _SLOTS:
             faults.append(f"{part}: unknown colour slot {look['slot']!r}")
-        faults += [f"{part}: unknown pattern {p!r}" for p in look.get("patterns", ()) if p not in PATTERNS]
+        faults += [
+            f"{part}: unknown pattern {p!r}" for p in look.get("patterns", ()) if p not in PATTERNS
+        ]
     names = {*recipe.params, *recipe.derived, "i", "n"}
     for number, piece in enumerate(recipe.parts):
         where = f"piece {number} ({piece.get('part')})"
@@ -290,7 +301,12 @@ def _finishes(
             material = drawn[slot]
         drawn.setdefault(slot, material)
         finishes[name] = palette.finish(
-            rng, material, slot, look.get("patterns", ()), look.get("bare", -1.0), look.get("coarse", 1.0)
+            rng,
+            material,
+            slot,
+            look.get("patterns", ()),
+            look.get("bare", -1.0),
+            look.get("coarse", 1.0),
         )
     return finishes
 

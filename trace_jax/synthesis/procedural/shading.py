@@ -64,7 +64,12 @@ def burn(
         _towards(rgb, rgb[0] * 0.55, rgb[1] * 0.38, rgb[2] * 0.22, 0.8 * scorch)
         _towards(rgb, 0.030, 0.026, 0.024, failed * (0.5 + 0.35 * hot))
         _towards(rgb, 0.02, 0.017, 0.015, 0.95 * edge)
-        ash = _smooth(0.25, 0.6, fine + 0.6 * hot) * failed * hot * (0.55 if material == PAPER else 0.2)
+        ash = (
+            _smooth(0.25, 0.6, fine + 0.6 * hot)
+            * failed
+            * hot
+            * (0.55 if material == PAPER else 0.2)
+        )
         _towards(rgb, 0.42, 0.41, 0.40, ash)
     elif material == FOAM:
         _towards(rgb, rgb[0] * 0.5, rgb[1] * 0.35, rgb[2] * 0.16, 0.8 * scorch)
@@ -97,7 +102,9 @@ def burn(
         surface[0] += 0.25 * failed
     elif material == RUBBER:
         _, border = cells(x * 11, y * 11, z * 11, seed + 7)
-        _towards(rgb, rgb[0] * 0.35 + 0.01, rgb[1] * 0.33 + 0.01, rgb[2] * 0.33 + 0.01, 0.8 * scorch)
+        _towards(
+            rgb, rgb[0] * 0.35 + 0.01, rgb[1] * 0.33 + 0.01, rgb[2] * 0.33 + 0.01, 0.8 * scorch
+        )
         if border < 0.1:
             _towards(rgb, 0.16, 0.155, 0.15, 0.7 * failed)
     elif material == GLASS:
@@ -123,7 +130,9 @@ def burn(
     # Soot last: a film that thickens with its score.
     if soot > -0.1 and material != GEM:
         grain = 0.04 * fine + 0.03 * value_noise(x * 45, y * 45, z * 45, seed + 3)
-        film = opacity * (0.62 + 0.38 * _smooth(0.0, 0.35, soot)) * _smooth(-0.03, 0.04, soot + grain)
+        film = (
+            opacity * (0.62 + 0.38 * _smooth(0.0, 0.35, soot)) * _smooth(-0.03, 0.04, soot + grain)
+        )
         dull = 1.0 + 0.5 * value_noise(x * 7, y * 7, z * 7, seed + 4)
         _towards(rgb, 0.022 * dull, 0.020 * dull, 0.019 * dull, film)
         surface[0] *= 1.0 - 0.75 * film

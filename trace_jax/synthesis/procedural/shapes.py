@@ -253,9 +253,7 @@ def box(size: Sequence[float], radius: float = 0.0, taper: float = 1.0) -> Surfa
 @functools.lru_cache(maxsize=4096)
 def _box_uv(nx: int, ny: int, nz: int) -> np.ndarray:
     counts = (nx, ny, nz)
-    rows = [
-        np.tile([[a, b]], ((counts[a] + 1) * (counts[b] + 1), 1)) for _, a, b, _ in _BOX_FACES
-    ]
+    rows = [np.tile([[a, b]], ((counts[a] + 1) * (counts[b] + 1), 1)) for _, a, b, _ in _BOX_FACES]
     return np.concatenate(rows)
 
 
@@ -300,7 +298,8 @@ def tube(
         binormal = np.cross(tangent[k], normal)
         rings.append(
             centre[k]
-            + radii[k] * (np.cos(theta)[:, None] * normal + flat * np.sin(theta)[:, None] * binormal)
+            + radii[k]
+            * (np.cos(theta)[:, None] * normal + flat * np.sin(theta)[:, None] * binormal)
         )
     if closed:
         rings[-1] = rings[0]

@@ -164,9 +164,7 @@ def _damaged(request: Request, identity: Identity, levels: Sequence[str]) -> lis
         fire = damage.Fire(identity.mesh, _stream(request, _FIRE, draw))
         camera, _ = viewpoint(request, identity, 0)
         for state in fire.states(levels, camera):
-            out.append(
-                _picture(request, identity, state.body, state.level, 0, draw, state.metrics)
-            )
+            out.append(_picture(request, identity, state.body, state.level, 0, draw, state.metrics))
     return out
 
 
@@ -190,7 +188,9 @@ def _picture(
         severity,
         view,
         draw,
-        tuple((part, finish.material) for part, finish in zip(mesh.parts, mesh.finishes, strict=True)),
+        tuple(
+            (part, finish.material) for part, finish in zip(mesh.parts, mesh.finishes, strict=True)
+        ),
         kind.functions,
         metrics,
         captions.caption(identity.object_type, mesh, severity),
