@@ -34,7 +34,7 @@ def main(function):
     Args:
       function: takes argv, returns an exit status or None.
     """
-    from absl import app, flags
+    from absl import app, flags, logging
 
     from trace_jax.errors import UserError
 
@@ -52,4 +52,6 @@ def main(function):
             return 130
 
     flags.FLAGS.set_default("logtostderr", True)
+    # Libraries' INFO lines (which backend was not found, which file was written) are not for users.
+    flags.FLAGS.set_default("verbosity", logging.WARNING)
     app.run(guarded)
