@@ -9,7 +9,7 @@ from trace_jax import taxonomy
 from trace_jax.synthesis import procedural
 from trace_jax.synthesis.procedural import behaviour, camera, world
 from trace_jax.synthesis.procedural.damage import Fire
-from trace_jax.synthesis.procedural.settle import find_joints, islands
+from trace_jax.synthesis.procedural.joints import find_joints, islands
 from trace_jax.types import LEVELS
 
 LADDER = {level.name: level.ranges for level in taxonomy.load().severity}
@@ -68,9 +68,7 @@ def test_types_are_balanced_and_names_unique():
 def test_metrics_lie_in_table_6(trajectories):
     for level in LEVELS:
         for metric, (low, high) in LADDER[level].items():
-            values = [
-                p.metrics[metric] for t in trajectories for p in t if p.severity == level
-            ]
+            values = [p.metrics[metric] for t in trajectories for p in t if p.severity == level]
             inside = np.mean([low - 1e-3 <= v <= high + 1e-3 for v in values])
             # Ceramics keep their form (paper B.1): a few types cannot follow deformation.
             needed = 0.75 if metric == "deformation" else 0.9

@@ -233,7 +233,9 @@ def run(
         start = time.monotonic()
         with Progress(total, config.name, "images", done=total - missing) as progress:
             splits = {_key(r): s.split for s, r in left}
-            jobs = [(r, config.format, config.quality) for _, r in left]
+            # Small series first: val and test can be looked at while train is on its way.
+            ordered = sorted(left, key=lambda pair: pair[0].count)
+            jobs = [(r, config.format, config.quality) for _, r in ordered]
             for request, encoded in _work(jobs, workers or os.cpu_count() or 1):
                 key = _key(request)
                 done[key] = _write(out, config.format, splits[key], encoded)

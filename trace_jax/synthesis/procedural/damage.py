@@ -18,11 +18,12 @@ from numba import njit
 from trace_jax import taxonomy
 from trace_jax.synthesis.procedural import ash, behaviour
 from trace_jax.synthesis.procedural.camera import Camera
+from trace_jax.synthesis.procedural.joints import find_joints, glue
 from trace_jax.synthesis.procedural.mesh import Mesh, vertex_areas, vertex_normals
 from trace_jax.synthesis.procedural.noise import fractal_at
 from trace_jax.synthesis.procedural.raster import cut_margin
 from trace_jax.synthesis.procedural.render import Body
-from trace_jax.synthesis.procedural.settle import Settled, find_joints, glue, settle
+from trace_jax.synthesis.procedural.settle import Settled, settle
 from trace_jax.synthesis.procedural.undamaged import SHARD_SCALE
 
 # Displacement at which a point counts as wholly deformed, in diagonals (see severity.toml).

@@ -79,14 +79,18 @@ MATERIAL_NUMBER = {name: number for number, name in enumerate(MATERIALS)}
 # Decorative patterns a material can carry, where a recipe names none.
 _DECOR: dict[str, tuple[str, ...]] = {
     "paper": ("stripes", "dots", "split", "label", "checks"),
-    "fabric": ("stripes", "checks", "dots", "plaid", "zigzag", "camo", "flowers", "diamonds", "quilt"),
+    "fabric": (
+        "stripes", "checks", "dots", "plaid", "zigzag", "camo", "flowers", "diamonds", "quilt",
+    ),
     "foam": ("speckle", "camo"),
     "leather": ("quilt", "bands"),
     "wood": ("stripes", "split", "bands"),
     "plastic": ("stripes", "bands", "label", "split", "emblem", "dots", "rings", "gradient"),
     "rubber": ("bands", "dots", "rings"),
     "glass": ("bands", "label", "rings"),
-    "ceramic": ("stripes", "dots", "bands", "speckle", "flowers", "gradient", "split", "zigzag", "marble"),
+    "ceramic": (
+        "stripes", "dots", "bands", "speckle", "flowers", "gradient", "split", "zigzag", "marble",
+    ),
     "metal": ("bands", "label", "split", "stripes", "emblem"),
     "gemstone": ("plain",),
 }  # fmt: skip
@@ -123,7 +127,7 @@ class Finish:
     phrase: str
 
 
-def linear(colour: Sequence[float]) -> np.ndarray:
+def linear(colour: Sequence[float] | np.ndarray) -> np.ndarray:
     """sRGB 0-255 to linear 0-1; [3]."""
     c = np.asarray(colour, float) / 255
     return np.where(c <= 0.04045, c / 12.92, ((c + 0.055) / 1.055) ** 2.4)

@@ -81,8 +81,9 @@ def _rod(a: Mapping[str, Any]) -> shapes.Surface:
     return shapes._pieces([rod, ball])
 
 
+_Builder = Callable[[Mapping[str, Any]], shapes.Surface]
 # shape -> (builder, needed fields, optional fields)
-_SHAPES: dict[str, tuple[Callable[[Mapping[str, Any]], shapes.Surface], tuple[str, ...], tuple[str, ...]]] = {
+_SHAPES: dict[str, tuple[_Builder, tuple[str, ...], tuple[str, ...]]] = {
     "box": (
         lambda a: shapes.box(a["size"], a.get("radius", 0.0), a.get("taper", 1.0)),
         ("size",),
@@ -159,8 +160,8 @@ def read(folder: Path, vocabulary: taxonomy.Taxonomy) -> dict[str, Recipe]:
                 table.get("derived", {}),
                 table.get("looks", {}),
                 tuple(table.get("hues", ())),
-                tuple(table.get("yaw", (-38, 38))),  # type: ignore[arg-type]
-                tuple(table.get("pitch", (12, 28))),  # type: ignore[arg-type]
+                tuple(table.get("yaw", (-38, 38))),
+                tuple(table.get("pitch", (12, 28))),
                 tuple(table.get("parts", ())),
             )
             if name in found:
