@@ -358,9 +358,8 @@ def plate(outline: Sequence[Sequence[float]], height: float, smooth: bool = Fals
     z = np.broadcast_to(np.linspace(0, height, rows)[:, None], (rows, columns))
     side = np.stack([*(np.broadcast_to(loop[:, k], z.shape) for k in (0, 1)), z], -1)
     weld = np.arange(rows * columns).reshape(rows, columns)
-    weld[:, -1] = weld[:, 0]
-    if not smooth:
-        weld = np.arange(rows * columns)
+    if smooth:
+        weld[:, -1] = weld[:, 0]
     parts = [
         Surface(
             side.reshape(-1, 3),
