@@ -1,0 +1,1 @@
+"""Pictures of objects before and after a fire. One engine: `procedural`."""

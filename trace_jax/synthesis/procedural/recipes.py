@@ -78,7 +78,7 @@ def _rod(a: Mapping[str, Any]) -> shapes.Surface:
         return rod
     ball = shapes.ellipsoid([a.get("r2", a["r"])] * 3)
     ball.points = ball.points + np.array(a["to"])
-    return shapes._pieces([rod, ball])
+    return shapes.join([rod, ball])
 
 
 _Builder = Callable[[Mapping[str, Any]], shapes.Surface]
@@ -266,7 +266,7 @@ def build(recipe: Recipe, rng: np.random.Generator) -> tuple[Mesh, dict[str, Any
             placed += [(piece["part"], s) for s in _mirrored(surface, piece.get("mirror", ""))]
     used = [name for name in order if any(part == name for part, _ in placed)]
     index = {name: k for k, name in enumerate(used)}
-    merged = shapes._pieces([surface for _, surface in placed])
+    merged = shapes.join([surface for _, surface in placed])
     sizes = [len(surface.points) for _, surface in placed]
     points = merged.points.astype(np.float32)
     low, high = points.min(0), points.max(0)

@@ -39,7 +39,7 @@ def _grid_faces(rows: int, columns: int) -> np.ndarray:
     return np.concatenate([np.stack([a, b, e], 1), np.stack([a, e, d], 1)]).astype(np.int32)
 
 
-def _pieces(surfaces: Sequence[Surface]) -> Surface:
+def join(surfaces: Sequence[Surface]) -> Surface:
     """Surfaces side by side as one, each with its own normals."""
     vertex = np.cumsum([0, *(len(s.points) for s in surfaces)])
     return Surface(
@@ -162,7 +162,7 @@ def loft(
                 weld.ravel(),
             )
         )
-    out = _pieces(strips)
+    out = join(strips)
     if sides:
         out = _faceted(out)
     return out
@@ -212,7 +212,7 @@ def _box_grid(nx: int, ny: int, nz: int) -> Surface:
                 np.arange(s.size),
             )
         )
-    return _pieces(parts)
+    return join(parts)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -337,7 +337,7 @@ def tube(
                 np.arange(n + 1),
             )
         )
-    return _pieces(parts)
+    return join(parts)
 
 
 def plate(outline: Sequence[Sequence[float]], height: float, smooth: bool = False) -> Surface:
@@ -386,7 +386,7 @@ def plate(outline: Sequence[Sequence[float]], height: float, smooth: bool = Fals
                 np.arange(cap.shape[0] * columns),
             )
         )
-    return _pieces(parts)
+    return join(parts)
 
 
 def ellipsoid(size: Sequence[float], low: float = -90.0, high: float = 90.0) -> Surface:
