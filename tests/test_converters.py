@@ -465,6 +465,33 @@ def test_tokenizer_travels_and_is_needed_for_texts_only(folder, tmp_path):
         converters.load_host("siglip2", folder).tokenize(["a"])
 
 
+def test_another_models_tokenizer_is_refused(tmp_path):
+    for name, text, match in (
+        ("siglip2", {"vocab_size": 99}, "gives id 99, the weights know 99 tokens"),
+        ("clip", {"eos_token_id": 7}, "ends no text with id 7"),
+    ):
+        config = {**encoders.CONFIGS[name]}
+        config["text_config"] = {**config["text_config"], **text}
+        converters.save_host(encoders.build(name, config=config), tmp_path / name)
+        encoders.write_tokenizer(tmp_path / name)
+        with pytest.raises(UserError, match=match):
+            converters.load_host(name, tmp_path / name).tokenize(["a photo"])
+
+
+def test_clip_pads_to_its_context_and_pools_at_the_end_of_text(tmp_path):
+    """Whatever stands after the first end of text changes nothing: attention is causal."""
+    encoders.folder("clip", tmp_path)
+    encoders.write_tokenizer(tmp_path)
+    host = converters.load_host("clip", tmp_path)
+    ids = host.tokenize(["a photo of wood", "steel"])["input_ids"]
+    assert ids.shape == (2, 16) and (ids == 99).sum() == 2
+    padded = np.where(ids == 0, 99, ids)  # as CLIP's own tokenizer pads
+    encode = jax.jit(host.apply_text)
+    a, b = (encode(host.params, {"input_ids": x}) for x in (ids, padded))
+    np.testing.assert_array_equal(a, b)
+    np.testing.assert_array_equal(a, host.encode_text(["a photo of wood", "steel"]))
+
+
 def test_convert_checks_and_exports(folder, tmp_path):
     def run(*flags: str) -> subprocess.CompletedProcess[str]:
         command = [str(ROOT / "bin" / "convert"), *flags]

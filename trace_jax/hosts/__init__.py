@@ -93,7 +93,13 @@ def bind(
         preprocessor=ImagePreprocessor(
             entry.family.family, preprocessor, image_size=model.image_size
         ),
-        tokenizer=TextTokenizer(tokenizer, context=model.context, lower_case=entry.lower_case),
+        tokenizer=TextTokenizer(
+            tokenizer,
+            context=model.context,
+            lower_case=entry.lower_case,
+            vocabulary=model.vocabulary,
+            end_of_text=model.end_of_text,
+        ),
         tap=tap,
     )
 

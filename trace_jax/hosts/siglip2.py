@@ -83,6 +83,11 @@ class Siglip2Config:
         """Patches an image gives."""
         return (self.image_size // self.patch_size) ** 2
 
+    @property
+    def end_of_text(self) -> None:
+        """No token is pooled: the last position is."""
+        return None
+
 
 def parse(config: Mapping[str, Any]) -> Siglip2Config:
     """Sizes from a config.json of model_type "siglip".

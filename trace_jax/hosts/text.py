@@ -34,10 +34,22 @@ class TextTokenizer:
       context: length of a row of ids.
       lower_case: whether texts are lower-cased first (SigLIP was trained so; CLIP's own tokenizer
         does it by itself).
+      vocabulary: rows of the model's token table; ids must lie below.
+      end_of_text: id at which the model pools, or None: every text must hold it.
     """
 
-    def __init__(self, folder: Path | None, *, context: int, lower_case: bool) -> None:
+    def __init__(
+        self,
+        folder: Path | None,
+        *,
+        context: int,
+        lower_case: bool,
+        vocabulary: int,
+        end_of_text: int | None,
+    ) -> None:
         self.folder = folder
+        self.vocabulary = vocabulary
+        self.end_of_text = end_of_text
         self.context = context
         self.lower_case = lower_case
         self._tokenizer: Any = None
@@ -53,7 +65,8 @@ class TextTokenizer:
         """{"input_ids": int32 [T, context]}, padded on the right with the tokenizer's pad id.
 
         Raises:
-          UserError: there is no tokenizer, it cannot be read, or `texts` is one bare string.
+          UserError: there is no tokenizer, it cannot be read, it is another model's (XLA would
+            clamp ids beyond the table without a word), or `texts` is one bare string.
         """
         if isinstance(texts, str):
             raise UserError(f"expected a list of texts, got the single string {texts!r}")
@@ -70,7 +83,18 @@ class TextTokenizer:
             max_length=self.context,
             return_tensors="np",
         )
-        return {"input_ids": encoded["input_ids"].astype(np.int32)}
+        ids = encoded["input_ids"].astype(np.int32)
+        if ids.max() >= self.vocabulary:
+            raise UserError(
+                f"{self.folder}: the tokenizer gives id {ids.max()}, the weights know "
+                f"{self.vocabulary} tokens. Put the model's own tokenizer files there."
+            )
+        if self.end_of_text is not None and not (ids == self.end_of_text).any(axis=1).all():
+            raise UserError(
+                f"{self.folder}: the tokenizer ends no text with id {self.end_of_text}, at which "
+                "config.json (text_config.eos_token_id) says the model pools."
+            )
+        return {"input_ids": ids}
 
     def _load(self) -> Any:
         names = {path.name for path in self.files}
