@@ -14,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from converters import audit, clip, folder, siglip2
+from converters.leaves import flatten, unflatten
 from converters.rules import Piece, plan
 from converters.tensors import Checkpoint
 from converters.towers import Family
@@ -143,7 +144,7 @@ def load_host_with_report(
     ignored_settings, faults = audit.check(config, family.sections)
     checkpoint = Checkpoint.open(place)
     faults += checkpoint.faults
-    leaves = _flatten(abstract_params(entry.family, model, dtype))
+    leaves = flatten(abstract_params(entry.family, model, dtype))
     pieces, ignored_tensors, mismatches = plan(
         {path: leaf.shape for path, leaf in leaves.items()},
         family.rules,
@@ -220,7 +221,7 @@ def _fill(
         for piece in pieces[path]:
             _read_piece(checkpoint, piece, values)
         filled[path] = _place(values, mesh)
-    return _unflatten(filled)
+    return unflatten(filled)
 
 
 def _read_piece(checkpoint: Checkpoint, piece: Piece, leaf: np.ndarray) -> None:
@@ -253,19 +254,3 @@ def _aligned(shape: tuple[int, ...], dtype: Any) -> np.ndarray:
     buffer = np.empty(size + _ALIGNMENT, np.uint8)
     offset = -buffer.ctypes.data % _ALIGNMENT
     return buffer[offset : offset + size].view(dtype).reshape(shape)
-
-
-def _flatten(tree: Mapping[str, Any]) -> dict[str, Any]:
-    flat, _ = jax.tree_util.tree_flatten_with_path(tree)
-    return {"/".join(entry.key for entry in path): leaf for path, leaf in flat}
-
-
-def _unflatten(flat: Mapping[str, Any]) -> dict[str, Any]:
-    tree: dict[str, Any] = {}
-    for path, leaf in flat.items():
-        *parents, last = path.split("/")
-        node = tree
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        node[last] = leaf
-    return tree

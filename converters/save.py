@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import math
 import os
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,10 +10,12 @@ import jax
 import numpy as np
 
 from converters import folder
-from converters.load import FAMILIES, _flatten
+from converters.leaves import flatten
+from converters.load import FAMILIES
 from converters.rules import Piece
-from converters.tensors import SINGLE, dtype_name, write
-from trace_jax.files import require_space, write_json
+from converters.tensors import INDEX, SINGLE, dtype_name, write
+from trace_jax.errors import UserError
+from trace_jax.files import require_space, write_bytes, write_json
 from trace_jax.hosts import EncoderHost
 
 
@@ -34,10 +34,13 @@ def save_host(host: EncoderHost, to: str | os.PathLike[str]) -> str:
       The weights hash that loading the folder will find.
 
     Raises:
-      UserError: the disk is full, or the folder cannot be written.
+      UserError: the disk is full, the folder cannot be written, or it holds sharded weights, whose
+        index would hide the new file.
     """
     target = Path(to)
-    leaves = _flatten(host.params)
+    if (target / INDEX).exists():
+        raise UserError(f"{target}: holds sharded weights ({INDEX}). Choose another folder.")
+    leaves = flatten(host.params)
     rules = FAMILIES[host.spec.family](host.model).rules
     sources: dict[str, dict[int, tuple[str, Piece]]] = {}
     for path, leaf in leaves.items():
@@ -56,17 +59,16 @@ def save_host(host: EncoderHost, to: str | os.PathLike[str]) -> str:
     write_json(target / folder.PREPROCESSOR, host.preprocessor.hub_config)
     for file in host.tokenizer.files:
         if file.resolve() != (target / file.name).resolve():
-            shutil.copyfile(file, target / file.name)
+            write_bytes(target / file.name, file.read_bytes())
 
     def tensors() -> Iterator[tuple[str, np.ndarray]]:
-        for key, (_, shape) in shapes.items():
+        for key in shapes:
             parts = [sources[key][part] for part in range(len(sources[key]))]
             values = [
                 piece.transform.inverse(np.asarray(leaves[path][piece.into]))
                 for path, piece in parts
             ]
             whole = values[0] if len(values) == 1 else np.concatenate(values)
-            assert math.prod(whole.shape) == math.prod(shape)
             yield key, whole
 
     return write(target / SINGLE, shapes, tensors())

@@ -85,6 +85,8 @@ def test_sharded_and_single_files_are_the_same_weights(folder):
     single = converters.load_host("siglip2", folder)
     _shard(folder)
     sharded = converters.load_host("siglip2", str(folder))
+    with pytest.raises(UserError, match="holds sharded weights"):
+        converters.save_host(sharded, folder)
     assert sharded.spec.weights_hash == single.spec.weights_hash
     assert _same(dict(single.params), dict(sharded.params))
 
