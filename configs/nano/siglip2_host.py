@@ -40,5 +40,5 @@ def get_config() -> ConfigDict:
         }
     )
     config.loss.text = "sigmoid"
-    config.loop.steps = 2200
+    config.loop.steps = 1800
     return config

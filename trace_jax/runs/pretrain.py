@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+import math
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
@@ -73,35 +74,28 @@ def run(
     held = instances.held_out(len(data.identity), config.data.held_out)
     host = _new_host(config, data, workdir / "tokenizer")
     input_ids = host.tokenize(data.texts)["input_ids"]
-    loss_config = contrastive.ContrastiveConfig(
-        **config.loss.to_dict(),
-        mean=tuple(host.spec.preprocessing["image_mean"]),
-        std=tuple(host.spec.preprocessing["image_std"]),
-        views=augment.AugmentConfig(**_tuples(config.views)),
-    )
-    batch_config = instances.BatchConfig(**config.batch.to_dict())
-    loop_config = loop.LoopConfig(
-        **config.loop.to_dict(), optim=optimizer.OptimizerConfig(**_tuples(config.optim))
-    )
     members = np.flatnonzero(~held)
-    if len(members) < batch_config.size:
+    if len(members) < config.batch.size:
         raise UserError(
             f"{config.data.folder}: {len(members)} instances are left for training, a batch "
-            f"needs {batch_config.size} (config.batch.size)."
+            f"needs {config.batch.size} (config.batch.size)."
         )
     print(
         f"{config.name}: {len(members)} instances to train on, {int(held.sum())} held out, "
         f"{len(data.types)} types, {len(data.texts)} captions; {host.spec.num_params:,} parameters"
     )
-    probe = _Probe(host, data, np.flatnonzero(held), loss_config, config.data.watch, side)
+    probe = _Probe(host, data, np.flatnonzero(held), config.data.watch, side)
     heads = contrastive.init_heads(
         jax.random.key(config.seed + 1), host.spec.tap.dim, len(data.types), len(data.materials)
     )
+    batch_config = instances.BatchConfig(**config.batch.to_dict())
     fitted = loop.fit(
-        _loss(host, loss_config),
-        {"host": host.params, "heads": heads},
+        _loss(host, _loss_config(host, config)),
+        {"host": _start(host, config), "heads": heads},
         lambda step: instances.draw(data, members, input_ids, batch_config, config.loop.seed, step),
-        loop_config,
+        loop.LoopConfig(
+            **config.loop.to_dict(), optim=optimizer.OptimizerConfig(**_tuples(config.optim))
+        ),
         workdir=workdir,
         evaluate=lambda params, step: probe.measure(params["host"]),
         stamp={"config": config.to_dict(), "dataset": dataset.hash},
@@ -119,6 +113,46 @@ def run(
         print(f"{config.name}: {folder} written and read back: {figures}")
     return PretrainResult(
         workdir, folder, fitted.status, fitted.step, metrics, fitted.steps_per_second
+    )
+
+
+def _start(host: EncoderHost, config: ConfigDict) -> dict[str, Any]:
+    """The host's first parameters: its random ones, but for positions and SigLIP's bias.
+
+    Image positions start as 2-D sines and cosines of the patch's row and column (He 2022, MAE).
+    Drawn at the usual 0.02 they are 60 times smaller than the embedding of a white patch, and a
+    run this short stays a bag of patches that knows colours but no shapes.
+    """
+    params = dict(host.params)
+    vision = dict(params["vision"])
+    table = np.array(vision["positions"]["table"])
+    grid = positions(int(host.spec.tap.tokens or 0), table.shape[1])
+    table[len(table) - len(grid) :] = grid  # CLIP's first row belongs to the class token
+    vision["positions"] = {"table": jnp.asarray(table)}
+    params["vision"] = vision
+    if "logit_bias" in params:
+        params["logit_bias"] = jnp.full_like(params["logit_bias"], config.host.logit_bias)
+    return params
+
+
+def positions(count: int, width: int) -> np.ndarray:
+    """Sines and cosines of row and column, [count, width]; patches of a square grid by rows.
+
+    Frequencies fall from 1 to 1/100 radian a patch, since the nano grids are a few patches wide.
+    """
+    side = math.isqrt(count)
+    frequencies = 100.0 ** -(np.arange(width // 4) / max(width // 4 - 1, 1))
+    row, column = np.divmod(np.arange(count), side)
+    angles = [np.outer(place, frequencies) for place in (row, column)]
+    return np.concatenate([f(a) for a in angles for f in (np.sin, np.cos)], axis=1).astype("f4")
+
+
+def _loss_config(host: EncoderHost, page: ConfigDict) -> contrastive.ContrastiveConfig:
+    return contrastive.ContrastiveConfig(
+        **page.loss.to_dict(),
+        mean=tuple(host.spec.preprocessing["image_mean"]),
+        std=tuple(host.spec.preprocessing["image_std"]),
+        views=augment.AugmentConfig(**_tuples(page.views)),
     )
 
 
@@ -163,11 +197,10 @@ class _Probe:
         host: EncoderHost,
         data: instances.Instances,
         held: np.ndarray,
-        config: contrastive.ContrastiveConfig,
         watch: str,
         side: int,
     ) -> None:
-        self.host, self.config = host, config
+        self.host = host
         last = data.rows.shape[1] - 1
         self.first = data.pictures[data.rows[held, 0]]
         self.second = data.pictures[data.rows[held, min(1, last)]]
@@ -178,8 +211,11 @@ class _Probe:
         if watch and (Path(watch) / manifest.INFO_FILE).exists():
             self._open_watched(watch, side)
 
+        mean = jnp.asarray(host.spec.preprocessing["image_mean"])
+        std = jnp.asarray(host.spec.preprocessing["image_std"])
+
         def encode(params: Any, pictures: jax.Array) -> tuple[jax.Array, jax.Array]:
-            pixels = contrastive.as_pixels(pictures, config)
+            pixels = (pictures.astype(jnp.float32) / 255.0 - mean) / std
             features = host.apply_tap(params, {"pixel_values": pixels})
             return features.tokens, host.apply_resume(params, features).embedding
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, UInt8
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray
 
 from trace_jax.train import augment
 
@@ -267,10 +267,3 @@ def _colour_loss(
     patches = clean.reshape(batch, rows, size, rows, size, 3).mean(axis=(2, 4))
     answers = tokens.reshape(batch * count, dim) @ head["kernel"] + head["bias"]
     return jnp.mean((answers - 4.0 * (patches.reshape(batch * count, 3) - 0.5)) ** 2)
-
-
-def as_pixels(
-    images: UInt8[Array, "b h w 3"], config: ContrastiveConfig
-) -> Float[Array, "b h w 3"]:
-    """Pictures as the host takes them, without any random view."""
-    return _normalise(jnp.asarray(images).astype(jnp.float32) / 255.0, config)
