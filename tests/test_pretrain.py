@@ -223,3 +223,13 @@ def test_the_tokenizer_reads_back_in_transformers(family: str, tmp_path: Path) -
 def test_an_unknown_family_has_no_tokenizer() -> None:
     with pytest.raises(ValueError, match="bert"):
         tokenizer.build(["a"], "bert")
+
+
+def test_positions_tell_every_patch_from_every_other() -> None:
+    table = pretrain.positions(36, 192)
+    assert table.shape == (36, 192)
+    assert np.abs(table).max() <= 1.0
+    distances = np.linalg.norm(table[:, None] - table[None], axis=-1)
+    # Loud against the embedding of a white patch (about 1.3 a channel), and nearer is more alike.
+    assert distances[~np.eye(36, dtype=bool)].min() > 2.0
+    assert distances[0, 1] < distances[0, 2] < distances[0, 4]
