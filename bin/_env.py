@@ -42,6 +42,9 @@ def main(function):
         if len(argv) > 1:
             print("%s: unexpected argument %r; see --help" % (argv[0], argv[1]), file=sys.stderr)
             return 2
+        if not flags.FLAGS["verbosity"].present:
+            # Libraries' INFO lines (a backend that was not found, a file written) are not for users.
+            logging.set_verbosity(logging.WARNING)
         try:
             return function(argv)
         except UserError as error:
@@ -52,6 +55,4 @@ def main(function):
             return 130
 
     flags.FLAGS.set_default("logtostderr", True)
-    # Libraries' INFO lines (which backend was not found, which file was written) are not for users.
-    flags.FLAGS.set_default("verbosity", logging.WARNING)
     app.run(guarded)

@@ -3,7 +3,8 @@
     bin/generate --config=configs/nano/pretrain_data.py
 
 About 10 minutes on 2 cores; 27,720 pictures of 96 px, 9,240 variants (120 of each of 77 types) in
-three pristine views, with captions. No burnt object: a host that has seen fire would be another study.
+three pristine views, with captions. No burnt object: a host that has seen fire would be another
+study.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """The embedded default: a small data set, hosts and recovery modules that ship with the package.
 
-Each was made by a command that its own README (or config page) names; nothing here came from elsewhere.
+Each was made by a command that the README or its config page names; nothing came from elsewhere.
 """
 
 from __future__ import annotations
