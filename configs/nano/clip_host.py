@@ -43,5 +43,6 @@ def get_config() -> ConfigDict:
         }
     )
     config.loss.text = "softmax"
-    config.loop.steps = 2000
+    config.optim.warmup_steps = 100
+    config.loop.steps = 1100
     return config
