@@ -90,7 +90,7 @@ def add_plus(page: ConfigDict) -> ConfigDict:
     """
     page.condition = "frm_plus"
     page.contrast.weight = 0.3
-    page.data.pristine_fraction = 0.2
+    page.data.pristine_fraction = 0.4
     page.data.level_balanced = True
     page.loop.best_metric, page.loop.best_mode = "r_at_1", "max"
     return page
