@@ -43,7 +43,7 @@ def main(function):
             print("%s: unexpected argument %r; see --help" % (argv[0], argv[1]), file=sys.stderr)
             return 2
         if not flags.FLAGS["verbosity"].present:
-            # Libraries' INFO lines (a backend that was not found, a file written) are not for users.
+            # Libraries' INFO lines (a backend not found, a file written) are not for users.
             logging.set_verbosity(logging.WARNING)
         try:
             return function(argv)
