@@ -1,4 +1,20 @@
-"""Pretrains the nano host `clip_nano` from scratch on procedural renders."""
+"""Pretrains the nano host `clip_nano` from scratch on procedural renders.
+
+    bin/generate --config=configs/nano/pretrain_data.py        # the pictures, once
+    bin/train --config=configs/nano/clip_host.py
+    bin/convert --host=clip_nano --weights=runs/train/clip_nano_host/host \\
+        --dtype=bfloat16 --to=trace_jax/assets/clip_nano
+
+Cost: 1,100 steps of 128 pictures, 19 minutes on 2 cores (0.95 steps/s); a killed run goes on with
+the same command. Expect at the end, as the run prints: of 300 instances never trained on, 94%
+found from a second view and 27% named by `encode_text` among 77 types (chance 1.3%); of the
+validation identities of nano_trace, 91 / 87 / 76 / 53 / 21% found at L0 / L1 / L2 / L3 / L4 among
+150.
+
+CLIP's own loss reaches the class token only. The pair loss on mean-pooled patch tokens is what
+gives the last patch tokens, which are the tap, their meaning. As for `siglip2_nano`, the random
+views resemble soot and no burnt object is shown.
+"""
 
 from __future__ import annotations
 
