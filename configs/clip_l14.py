@@ -14,7 +14,6 @@ from __future__ import annotations
 from ml_collections import ConfigDict
 
 from configs import common
-from trace_jax.frm import budget
 
 HOST_PARAMS = 427_616_513
 """All of openai/clip-vit-large-patch14, both towers: P_host counts the whole host."""
@@ -22,10 +21,4 @@ HOST_PARAMS = 427_616_513
 
 def get_config() -> ConfigDict:
     """The page."""
-    depth = budget.depth(0.10, host_params=HOST_PARAMS, dim=1024, mlp_ratio=4)
-    page = common.frm_page("clip_l14", host="clip", tap="last_hidden_state", depth=depth)
-    page.data.batch_size = 16
-    page.data.val_batch_size = 16
-    page.optim.lr = 3e-4
-    page.loop.patience = 8
-    return page
+    return common.encoder_page("clip_l14", host="clip", dim=1024, host_params=HOST_PARAMS)

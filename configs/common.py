@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from ml_collections import ConfigDict
 
+from trace_jax.frm import budget
+
 
 def frm_page(name: str, *, host: str, tap: str, depth: int) -> ConfigDict:
     """An FRM experiment on cached features with the paper's loss, MSE + 0.1 cosine.
@@ -78,6 +80,24 @@ def frm_page(name: str, *, host: str, tap: str, depth: int) -> ConfigDict:
             },
         }
     )
+
+
+def encoder_page(name: str, *, host: str, dim: int, host_params: int) -> ConfigDict:
+    """FRM on a published encoder's last hidden state, as deep as a 10% parameter overhead allows.
+
+    Args:
+      name: of the run.
+      host: registered host name.
+      dim: D, width of a token.
+      host_params: P_host, parameters of the whole host, both towers.
+    """
+    depth = budget.depth(0.10, host_params=host_params, dim=dim, mlp_ratio=4)
+    page = frm_page(name, host=host, tap="last_hidden_state", depth=depth)
+    page.data.batch_size = 16
+    page.data.val_batch_size = 16
+    page.optim.lr = 3e-4
+    page.loop.patience = 8
+    return page
 
 
 def add_plus(page: ConfigDict) -> ConfigDict:

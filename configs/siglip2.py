@@ -14,7 +14,6 @@ from __future__ import annotations
 from ml_collections import ConfigDict
 
 from configs import common
-from trace_jax.frm import budget
 
 HOST_PARAMS = 375_187_970
 """All of google/siglip2-base-patch16-224, both towers: P_host counts the whole host."""
@@ -22,10 +21,4 @@ HOST_PARAMS = 375_187_970
 
 def get_config() -> ConfigDict:
     """The page."""
-    depth = budget.depth(0.10, host_params=HOST_PARAMS, dim=768, mlp_ratio=4)
-    page = common.frm_page("siglip2", host="siglip2", tap="last_hidden_state", depth=depth)
-    page.data.batch_size = 16
-    page.data.val_batch_size = 16
-    page.optim.lr = 3e-4
-    page.loop.patience = 8
-    return page
+    return common.encoder_page("siglip2", host="siglip2", dim=768, host_params=HOST_PARAMS)

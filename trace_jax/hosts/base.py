@@ -22,6 +22,7 @@ from PIL import Image
 from trace_jax.errors import UserError
 from trace_jax.hosts.preprocess import ImagePreprocessor
 from trace_jax.hosts.text import TextTokenizer
+from trace_jax.nn.blocks import collect_blocks
 from trace_jax.types import Features, FeatureSource, HostSpec, TapSpec
 
 Params = Mapping[str, Any]
@@ -120,14 +121,6 @@ class EncoderHost(abc.ABC):
         """The whole Flax model, freshly drawn."""
 
     @abc.abstractmethod
-    def _tap_spec(self, tap: str) -> TapSpec: ...
-
-    @property
-    @abc.abstractmethod
-    def image_size(self) -> int:
-        """Side in pixels of the images `preprocess` yields."""
-
-    @abc.abstractmethod
     def apply_tap(self, params: Params, inputs: ImageInputs) -> Features:
         """Image to features.
 
@@ -165,6 +158,26 @@ class EncoderHost(abc.ABC):
         self, params: Params, images: Float[Array, "b e"], texts: Float[Array, "t e"]
     ) -> Float[Array, "b t"]:
         """Zero-shot logits of every image against every text; both sides are normalised here."""
+
+    # ---- what two towers of blocks give every family
+
+    @property
+    def image_size(self) -> int:
+        """Side in pixels of the images `preprocess` yields."""
+        return self.model.image_size
+
+    def apply_blocks(
+        self, params: Params, inputs: ImageInputs | TextInputs
+    ) -> Float[Array, "l b n d"]:
+        """Output of every block of the tower the inputs belong to, for parity tests."""
+        model = self._merge(params)
+        if "pixel_values" in inputs:
+            vision = model.vision
+            return collect_blocks(
+                vision.blocks, vision.embed(self._pixels(model.logit_scale.dtype, inputs))
+            )
+        ids = jnp.asarray(inputs["input_ids"])
+        return collect_blocks(model.text.blocks, model.text.embed(ids))
 
     # ---- the verbs
 
@@ -215,6 +228,9 @@ class EncoderHost(abc.ABC):
         )
 
     # ---- helpers of the families
+
+    def _tap_spec(self, tap: str) -> TapSpec:
+        return TapSpec(tap, self.model.tokens, self.model.vision.width)
 
     def _merge(self, params: Params) -> Any:
         return nnx.merge(self._graph, dict(params))

@@ -30,11 +30,11 @@ from trace_jax.hosts.base import (
     sealed,
     unit,
 )
-from trace_jax.nn.blocks import StackConfig, collect_blocks, run_blocks, stacked_blocks
+from trace_jax.nn.blocks import StackConfig, run_blocks, stacked_blocks
 from trace_jax.nn.embeddings import Embedding, PatchEmbedding
 from trace_jax.nn.linear import Linear
 from trace_jax.nn.norms import LayerNorm
-from trace_jax.types import Features, TapSpec
+from trace_jax.types import Features
 
 # What transformers 5.24 assumes for keys a config.json leaves out.
 VISION_DEFAULTS: dict[str, Any] = {
@@ -199,13 +199,6 @@ class Clip(EncoderHost):
     def module(cls, model: ClipConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> ClipModel:
         return ClipModel(model, dtype=dtype, rngs=rngs)
 
-    def _tap_spec(self, tap: str) -> TapSpec:
-        return TapSpec(tap, self.model.tokens, self.model.vision.width)
-
-    @property
-    def image_size(self) -> int:
-        return self.model.image_size
-
     def apply_tap(self, params: Params, inputs: ImageInputs) -> Features:
         """See EncoderHost. `carry` is the CLS token, [B, D]."""
         model = self._merge(params)
@@ -243,19 +236,6 @@ class Clip(EncoderHost):
     ) -> Float[Array, "b t"]:
         model = self._merge(params)
         return (unit(images) @ unit(texts).T) * jnp.exp(model.logit_scale[...])
-
-    def apply_blocks(
-        self, params: Params, inputs: ImageInputs | TextInputs
-    ) -> Float[Array, "l b n d"]:
-        """Output of every block of the tower the inputs belong to, for parity tests."""
-        model = self._merge(params)
-        if "pixel_values" in inputs:
-            vision = model.vision
-            return collect_blocks(
-                vision.blocks, vision.embed(self._pixels(model.logit_scale.dtype, inputs))
-            )
-        ids = jnp.asarray(inputs["input_ids"])
-        return collect_blocks(model.text.blocks, model.text.embed(ids))
 
 
 def _finish(

@@ -27,12 +27,12 @@ from trace_jax.hosts.base import (
     unit,
 )
 from trace_jax.nn.attention import Attention
-from trace_jax.nn.blocks import StackConfig, collect_blocks, run_blocks, stacked_blocks
+from trace_jax.nn.blocks import StackConfig, run_blocks, stacked_blocks
 from trace_jax.nn.embeddings import Embedding, PatchEmbedding
 from trace_jax.nn.linear import Linear, xavier_uniform
 from trace_jax.nn.mlp import Mlp
 from trace_jax.nn.norms import LayerNorm
-from trace_jax.types import Features, TapSpec
+from trace_jax.types import Features
 
 # What transformers 5.24 assumes for keys a config.json leaves out.
 VISION_DEFAULTS: dict[str, Any] = {
@@ -206,13 +206,6 @@ class Siglip2(EncoderHost):
     def module(cls, model: Siglip2Config, dtype: jnp.dtype, rngs: nnx.Rngs) -> Siglip2Model:
         return Siglip2Model(model, dtype=dtype, rngs=rngs)
 
-    def _tap_spec(self, tap: str) -> TapSpec:
-        return TapSpec(tap, self.model.tokens, self.model.vision.width)
-
-    @property
-    def image_size(self) -> int:
-        return self.model.image_size
-
     def apply_tap(self, params: Params, inputs: ImageInputs) -> Features:
         model = self._merge(params)
         tokens = model.vision.encode(self._pixels(model.logit_scale.dtype, inputs))
@@ -239,19 +232,6 @@ class Siglip2(EncoderHost):
         model = self._merge(params)
         cosines = unit(images) @ unit(texts).T
         return cosines * jnp.exp(model.logit_scale[...]) + model.logit_bias[...]
-
-    def apply_blocks(
-        self, params: Params, inputs: ImageInputs | TextInputs
-    ) -> Float[Array, "l b n d"]:
-        """Output of every block of the tower the inputs belong to, for parity tests."""
-        model = self._merge(params)
-        if "pixel_values" in inputs:
-            vision = model.vision
-            return collect_blocks(
-                vision.blocks, vision.embed(self._pixels(model.logit_scale.dtype, inputs))
-            )
-        ids = jnp.asarray(inputs["input_ids"])
-        return collect_blocks(model.text.blocks, model.text.embed(ids))
 
 
 def _finish(model: Siglip2Model, hidden: Float[Array, "b n d"]) -> EncoderOutput:

@@ -52,23 +52,31 @@ class Mesh:
 
 
 @njit(cache=True)
+def face_normal(
+    points: np.ndarray, a: int, b: int, c: int
+) -> tuple[np.float32, np.float32, np.float32]:
+    """Normal of a triangle of vertices, as long as twice its area."""
+    ux, uy, uz = (
+        points[b, 0] - points[a, 0],
+        points[b, 1] - points[a, 1],
+        points[b, 2] - points[a, 2],
+    )
+    vx, vy, vz = (
+        points[c, 0] - points[a, 0],
+        points[c, 1] - points[a, 1],
+        points[c, 2] - points[a, 2],
+    )
+    return uy * vz - uz * vy, uz * vx - ux * vz, ux * vy - uy * vx
+
+
+@njit(cache=True)
 def vertex_normals(points: np.ndarray, faces: np.ndarray, weld: np.ndarray) -> np.ndarray:
     """Area-weighted unit normals [V, 3], shared within a weld."""
     count = points.shape[0]
     sums = np.zeros((count, 3), np.float32)
     for f in range(faces.shape[0]):
         a, b, c = faces[f, 0], faces[f, 1], faces[f, 2]
-        ux, uy, uz = (
-            points[b, 0] - points[a, 0],
-            points[b, 1] - points[a, 1],
-            points[b, 2] - points[a, 2],
-        )
-        vx, vy, vz = (
-            points[c, 0] - points[a, 0],
-            points[c, 1] - points[a, 1],
-            points[c, 2] - points[a, 2],
-        )
-        nx, ny, nz = uy * vz - uz * vy, uz * vx - ux * vz, ux * vy - uy * vx
+        nx, ny, nz = face_normal(points, a, b, c)
         for k in (a, b, c):
             w = weld[k]
             sums[w, 0] += nx
@@ -92,17 +100,7 @@ def vertex_areas(points: np.ndarray, faces: np.ndarray) -> np.ndarray:
     out = np.zeros(points.shape[0], np.float64)
     for f in range(faces.shape[0]):
         a, b, c = faces[f, 0], faces[f, 1], faces[f, 2]
-        ux, uy, uz = (
-            points[b, 0] - points[a, 0],
-            points[b, 1] - points[a, 1],
-            points[b, 2] - points[a, 2],
-        )
-        vx, vy, vz = (
-            points[c, 0] - points[a, 0],
-            points[c, 1] - points[a, 1],
-            points[c, 2] - points[a, 2],
-        )
-        nx, ny, nz = uy * vz - uz * vy, uz * vx - ux * vz, ux * vy - uy * vx
+        nx, ny, nz = face_normal(points, a, b, c)
         area = np.sqrt(nx * nx + ny * ny + nz * nz) / 6.0
         out[a] += area
         out[b] += area

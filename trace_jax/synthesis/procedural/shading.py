@@ -11,6 +11,7 @@ import numpy as np
 from numba import njit
 
 from trace_jax.synthesis.procedural import patterns as pt
+from trace_jax.synthesis.procedural.mesh import face_normal
 from trace_jax.synthesis.procedural.noise import cells, fractal, value_noise
 from trace_jax.synthesis.procedural.patterns import albedo
 
@@ -352,17 +353,7 @@ def _shade_face(
     nx = wa * normals[a, 0] + wb * normals[b, 0] + wc * normals[c, 0]
     ny = wa * normals[a, 1] + wb * normals[b, 1] + wc * normals[c, 1]
     nz = wa * normals[a, 2] + wb * normals[b, 2] + wc * normals[c, 2]
-    ux, uy, uz = (
-        points[b, 0] - points[a, 0],
-        points[b, 1] - points[a, 1],
-        points[b, 2] - points[a, 2],
-    )
-    vx, vy, vz = (
-        points[c, 0] - points[a, 0],
-        points[c, 1] - points[a, 1],
-        points[c, 2] - points[a, 2],
-    )
-    gx, gy, gz = uy * vz - uz * vy, uz * vx - ux * vz, ux * vy - uy * vx
+    gx, gy, gz = face_normal(points, a, b, c)
     if gx * rx + gy * ry + gz * rz > 0:
         gx, gy, gz = -gx, -gy, -gz
     if nx * gx + ny * gy + nz * gz < 0:
