@@ -126,6 +126,8 @@ class Example:
         deformation, structural_integrity. Empty where unknown.
       caption: one sentence on the state shown, or "".
       sha256: hash of the image file, or "" where the manifest does not pin it.
+      description: what the fire has done at this level (paper B.1's stage, for this object), or "".
+      failure_notes: how the object's weakest parts fail, or "".
     """
 
     path: str
@@ -140,6 +142,67 @@ class Example:
     draw: int = 0
     metrics: Mapping[str, float] = dataclasses.field(default_factory=dict)
     caption: str = ""
+    sha256: str = ""
+    description: str = ""
+    failure_notes: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneBox:
+    """One object that can be seen in a scene.
+
+    Attributes:
+      box: x, y, width, height of its visible pixels, in pixels of the image as opened (EXIF
+        orientation applied); x to the right and y down from the top left corner.
+      object_type: taxonomy name of the type.
+      coco: COCO category name of the type, or "" where none is unambiguous (paper C.1).
+      materials: normalised material classes, without repeats.
+      state: what the fire has done to it, a few words; "intact" in a pristine scene.
+      visible: share of the object's own pixels that nothing hides, 0-1.
+      identity: the physical object instance, or "" where unknown.
+      crowd: true for a region of many objects of the type (COCO's `iscrowd`).
+    """
+
+    box: tuple[float, float, float, float]
+    object_type: str
+    coco: str = ""
+    materials: tuple[str, ...] = ()
+    state: str = ""
+    visible: float = 1.0
+    identity: str = ""
+    crowd: bool = False
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneExample:
+    """One row of `manifest.jsonl`: one image of a data set of kind "scenes".
+
+    Attributes:
+      path: path from the data folder, with forward slashes; the row's key.
+      layout: the arrangement; its renders at several severities are pairs, all in one split.
+      environment: one of the taxonomy's environment groups.
+      scene_type: one of the taxonomy's scene types.
+      severity: "pristine" or "L0".."L4".
+      split: "train", "val" or "test".
+      width, height: of the image as opened, in pixels.
+      boxes: what can be seen.
+      caption: one or two sentences on the scene and its damage, or "".
+      generation: how it was made (engine, prompt fields, grounding score, intended inventory ...).
+        Metadata only: never read as truth (paper A.3).
+      sha256: hash of the image file, or "" where the manifest does not pin it.
+    """
+
+    path: str
+    layout: str
+    environment: str
+    scene_type: str
+    severity: str
+    split: str
+    width: int
+    height: int
+    boxes: tuple[SceneBox, ...] = ()
+    caption: str = ""
+    generation: Mapping[str, Any] = dataclasses.field(default_factory=dict)
     sha256: str = ""
 
 
