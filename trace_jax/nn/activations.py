@@ -1,4 +1,4 @@
-"""The three GELUs under the names Hugging Face configs use. None is a default."""
+"""The GELUs and SiLU under the names Hugging Face configs use. None is a default."""
 
 from __future__ import annotations
 
@@ -30,8 +30,14 @@ def quick_gelu(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
     return x * (0.5 * jnp.tanh(0.851 * x) + 0.5)
 
 
+def silu(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """x * sigmoid(x); through tanh for the reason given in `quick_gelu`."""
+    return x * (0.5 * jnp.tanh(0.5 * x) + 0.5)
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": gelu_exact,
     "gelu_pytorch_tanh": gelu_tanh,
     "quick_gelu": quick_gelu,
+    "silu": silu,
 }

@@ -1,4 +1,4 @@
-"""Layer normalisation as the PyTorch references compute it."""
+"""Layer and root-mean-square normalisation as the PyTorch references compute them."""
 
 from __future__ import annotations
 
@@ -33,3 +33,19 @@ class LayerNorm(nnx.Module):
 
     def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
         return layer_norm(x, self.scale[...], self.bias[...], self.eps)
+
+
+class RmsNorm(nnx.Module):
+    """x over its root mean square in float32, cast back to x's dtype, then times the scale.
+
+    That order of cast and product is transformers'; in bfloat16 another order gives other digits.
+    """
+
+    def __init__(self, width: int, *, eps: float, dtype: jnp.dtype) -> None:
+        self.scale = nnx.Param(jnp.ones((width,), dtype))
+        self.eps = eps
+
+    def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        wide = x.astype(jnp.float32)
+        mean_square = (wide * wide).mean(axis=-1, keepdims=True)
+        return self.scale[...] * (wide * jax.lax.rsqrt(mean_square + self.eps)).astype(x.dtype)
