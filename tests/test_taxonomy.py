@@ -63,8 +63,10 @@ def test_unknown_type_is_a_user_error():
 
 @pytest.fixture
 def copy(tmp_path: Path) -> Path:
-    for path in FOLDER.glob("*.toml"):
-        shutil.copy(path, tmp_path)
+    for path in FOLDER.rglob("*.toml"):
+        target = tmp_path / path.relative_to(FOLDER)
+        target.parent.mkdir(exist_ok=True)
+        shutil.copy(path, target)
     return tmp_path
 
 
@@ -75,10 +77,20 @@ def test_a_copy_reads_alike(copy: Path):
 @pytest.mark.parametrize(
     ("file", "old", "new", "message"),
     [
-        ("object_types.toml", 'group = "hazard"', 'group = "danger"', "group 'danger'"),
-        ("object_types.toml", '"fuel_storage"', '"fuel"', "unknown function 'fuel'"),
-        ("object_types.toml", '["ceramic", "glass", "metal"]', '["bone"]', "material 'bone'"),
-        ("object_types.toml", 'functions = ["tool"]', "functions = []", "0 function tags"),
+        ("object_types/hazards.toml", 'group = "hazard"', 'group = "danger"', "group 'danger'"),
+        ("object_types/hazards.toml", '"fuel_storage"', '"fuel"', "unknown function 'fuel'"),
+        (
+            "object_types/kitchen.toml",
+            '["ceramic", "glass", "metal"]',
+            '["bone"]',
+            "material 'bone'",
+        ),
+        (
+            "object_types/medical_tools.toml",
+            'functions = ["tool"]',
+            "functions = []",
+            "0 function tags",
+        ),
         ("severity.toml", "deformation = [0.15, 0.30]", "deformation = [0.3, 0.15]", "L1.deform"),
         ("severity.toml", "soot_coverage = [0.30, 0.45]", "soot_coverage = [0.8, 0.9]", "one way"),
         ("severity.toml", "[levels.L4]", "[levels.L5]", "must be L0..L4"),
@@ -95,7 +107,7 @@ def test_damage_is_found(copy: Path, file: str, old: str, new: str, message: str
 
 
 def test_several_faults_come_together(copy: Path):
-    path = copy / "object_types.toml"
+    path = copy / "object_types" / "hazards.toml"
     path.write_text(path.read_text().replace('group = "hazard"', 'group = "x"'))
     with pytest.raises(FaultsError) as caught:
         taxonomy.read(copy)

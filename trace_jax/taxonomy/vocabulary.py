@@ -1,6 +1,6 @@
 """The vocabulary of TRACE, read from the data files beside this module and checked on load.
 
-materials.toml, functions.toml, severity.toml and object_types.toml name their sources. `load()`
+materials.toml, functions.toml, severity.toml and the files of object_types/ name their sources. `load()`
 reads them once; `read(folder)` reads another copy, so that a user's own lists can stand in.
 """
 
@@ -25,7 +25,8 @@ METRICS: tuple[str, ...] = (
     "structural_integrity",
 )
 NUM_MATERIALS, NUM_FUNCTIONS = 11, 20
-_FILES = ("materials.toml", "functions.toml", "severity.toml", "object_types.toml")
+_FILES = ("materials.toml", "functions.toml", "severity.toml")
+_TYPES = "object_types"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +112,7 @@ def load() -> Taxonomy:
 
 
 def read(folder: Path) -> Taxonomy:
-    """Reads and checks a folder with the four files.
+    """Reads and checks a folder with the three files and the folder object_types.
 
     Raises:
       UserError: a file is missing or is not TOML.
@@ -119,8 +120,9 @@ def read(folder: Path) -> Taxonomy:
     """
     raw = {name: _read(folder / name) for name in _FILES}
     materials, functions = raw["materials.toml"], raw["functions.toml"]
-    severity, types = raw["severity.toml"], raw["object_types.toml"]
-    faults = [
+    severity = raw["severity.toml"]
+    types, faults = _read_types(folder / _TYPES)
+    faults += [
         *_check_counts(materials, functions),
         *_check_severity(severity),
         *_check_types(types, set(materials), set(functions)),
@@ -166,6 +168,21 @@ def _read(path: Path) -> dict[str, Any]:
         )
     except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise UserError(f"{path}: is not readable TOML ({error}). Mend the file.") from error
+
+
+def _read_types(folder: Path) -> tuple[dict[str, Any], list[str]]:
+    """Every table of the folder's `*.toml`, files by name, tables as they stand; and the faults."""
+    found: dict[str, Any] = {}
+    faults: list[str] = []
+    if not folder.is_dir():
+        raise UserError(f"{folder}: not found. A taxonomy has a folder of object types.")
+    for path in sorted(folder.glob("*.toml")):
+        if path.name.startswith("."):
+            continue
+        tables = _read(path)
+        faults += [f"{path.name}: {name} is defined twice" for name in tables if name in found]
+        found.update(tables)
+    return found, faults
 
 
 def _check_counts(materials: Mapping[str, Any], functions: Mapping[str, Any]) -> list[str]:
@@ -216,7 +233,7 @@ def _check_severity(severity: Mapping[str, Any]) -> list[str]:
 def _check_types(types: Mapping[str, Any], materials: set[str], functions: set[str]) -> list[str]:
     faults = []
     for name, row in types.items():
-        where = f"object_types.toml: {name}"
+        where = f"object_types: {name}"
         if not isinstance(row, dict):
             faults.append(f"{where} is not a table")
             continue

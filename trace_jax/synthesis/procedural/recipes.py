@@ -168,11 +168,10 @@ def read(folder: Path, vocabulary: taxonomy.Taxonomy) -> dict[str, Recipe]:
                 faults.append(f"{path.name}: {name} is defined twice")
             faults += [f"{path.name}: {name}: {fault}" for fault in _check(recipe, vocabulary)]
             found[name] = recipe
-    missing = [name for name in vocabulary.object_types if name not in found]
-    faults += [f"no recipe for type {name}" for name in missing]
     if faults:
         raise FaultsError(f"{folder}: recipes are not usable", faults, "Mend the files named.")
-    return {name: found[name] for name in vocabulary.object_types}
+    # A type of the vocabulary may lack a recipe (a user's own list): the world leaves it out.
+    return {name: found[name] for name in vocabulary.object_types if name in found}
 
 
 def _check(recipe: Recipe, vocabulary: taxonomy.Taxonomy) -> list[str]:

@@ -90,7 +90,7 @@ class Identity:
 @functools.cache
 def type_order() -> tuple[str, ...]:
     """The types in the order in which a series goes through them, again and again."""
-    names = taxonomy.load().object_types
+    names = tuple(recipes.load())
     order = np.random.default_rng([WORLD, 77]).permutation(len(names))
     return tuple(names[k] for k in order)
 
