@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from converters.audit import Section
 from converters.rules import TRANSPOSE, Rule, Stack, Take
 from trace_jax.hosts.text_decoder import DecoderConfig
 
@@ -40,3 +41,21 @@ def text_decoder(config: DecoderConfig, flax: str, hub: str, head: str) -> dict[
     if not config.tied:
         rules[f"{flax}/head/kernel"] = Take(head, TRANSPOSE)
     return rules
+
+
+# Settings of a Qwen-type text section.
+TEXT_SECTION = Section(
+    (
+        "vocab_size", "hidden_size", "intermediate_size", "num_hidden_layers",
+        "num_attention_heads", "num_key_value_heads", "head_dim", "rms_norm_eps", "hidden_act",
+        "rope_theta", "rope_parameters", "rope_scaling",
+    ),
+    {
+        "max_position_embeddings": "rotary positions have no table; prompts are far shorter",
+        "sliding_window": "used only with use_sliding_window",
+        "max_window_layers": "used only with use_sliding_window",
+        "layer_types": "every layer attends to everything before it",
+        "tie_word_embeddings": "the top level decides",
+    },
+    {"attention_bias": False, "use_sliding_window": False, "attention_dropout": 0.0},
+)  # fmt: skip

@@ -13,18 +13,19 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from converters import audit, clip, folder, siglip2
+from converters import audit, clip, folder, qwen3_vl, siglip2
 from converters.leaves import flatten, unflatten
 from converters.rules import Piece, plan
 from converters.tensors import Checkpoint
 from converters.towers import Family
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.files import read_json
-from trace_jax.hosts import EncoderHost, bind, lookup
+from trace_jax.hosts import Host, bind, lookup
 from trace_jax.hosts.base import abstract_params, check_tap
 
 FAMILIES: dict[str, Callable[[Any], Family]] = {
     "clip": clip.family,
+    "qwen3_vl": qwen3_vl.family,
     "siglip2": siglip2.family,
 }
 DTYPES = ("float32", "bfloat16", "float16")
@@ -95,7 +96,7 @@ def load_host(
     tap: str | None = None,
     dtype: str = "float32",
     mesh: Mesh | None = None,
-) -> EncoderHost:
+) -> Host:
     """A host with the weights of a folder or hub id, bound to one tap.
 
     Tensors are read one at a time in pieces, cast, and placed at once, so that peak host memory
@@ -125,7 +126,7 @@ def load_host_with_report(
     tap: str | None = None,
     dtype: str = "float32",
     mesh: Mesh | None = None,
-) -> tuple[EncoderHost, Report]:
+) -> tuple[Host, Report]:
     """`load_host`, and what it found."""
     start = time.monotonic()
     entry = lookup(name)
@@ -142,7 +143,7 @@ def load_host_with_report(
         raise UserError(f"{place}: {error}") from error
     family = FAMILIES[entry.family.family](model)
     ignored_settings, faults = audit.check(config, family.sections)
-    checkpoint = Checkpoint.open(place)
+    checkpoint = Checkpoint.open(place).renamed(family.prefixes)
     faults += checkpoint.faults
     leaves = flatten(abstract_params(entry.family, model, dtype))
     pieces, ignored_tensors, mismatches = plan(

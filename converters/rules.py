@@ -55,6 +55,20 @@ def patch_kernel(patch: int, channels: int = 3) -> Transform:
     return Transform("patch kernel", forward, inverse, rows_to=None)
 
 
+def conv_rows(channels: int, *kernel: int) -> Transform:
+    """torch's convolution kernel [O, C, *kernel] to [C * prod(kernel), O], for patches that lie as
+    (C, *kernel) rows already.
+    """
+
+    def forward(x: np.ndarray) -> np.ndarray:
+        return x.reshape(x.shape[0], -1).T
+
+    def inverse(x: np.ndarray) -> np.ndarray:
+        return x.T.reshape(x.shape[1], channels, *kernel)
+
+    return Transform("convolution rows", forward, inverse, rows_to=1)
+
+
 @dataclasses.dataclass(frozen=True)
 class Piece:
     """Part of a source tensor that fills part of a leaf.

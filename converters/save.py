@@ -16,10 +16,10 @@ from converters.rules import Piece
 from converters.tensors import INDEX, SINGLE, dtype_name, write
 from trace_jax.errors import UserError
 from trace_jax.files import require_space, write_bytes, write_json
-from trace_jax.hosts import EncoderHost
+from trace_jax.hosts import Host
 
 
-def save_host(host: EncoderHost, to: str | os.PathLike[str]) -> str:
+def save_host(host: Host, to: str | os.PathLike[str]) -> str:
     """Writes config.json, model.safetensors, preprocessor_config.json and the tokenizer's files.
 
     The tensors are bit-equal to the host's parameters and have their dtype: a host loaded in its

@@ -129,6 +129,23 @@ class Checkpoint:
             ]
         return cls(tensors, tuple(folder / n for n in names), tuple(faults))
 
+    def renamed(self, prefixes: Mapping[str, str]) -> Checkpoint:
+        """The same tensors under other names.
+
+        Args:
+          prefixes: beginning of a name to what stands there instead. Names that begin otherwise
+            stay as they are.
+        """
+        faults = list(self.faults)
+        tensors: dict[str, TensorInfo] = {}
+        for name, info in self.tensors.items():
+            old = next((p for p in prefixes if name.startswith(p)), None)
+            new = name if old is None else prefixes[old] + name[len(old) :]
+            if new in tensors:
+                faults.append(f"{name}: stored twice, the other as {new}")
+            tensors[new] = info
+        return Checkpoint(tensors, self.files, tuple(faults))
+
     def pieces(self, name: str) -> Iterator[tuple[int, int, np.ndarray]]:
         """A tensor's rows in pieces of at most 32 MiB (or one row), each in a fresh array.
 

@@ -1,4 +1,4 @@
-"""The shared decoder against transformers' Qwen3 and Qwen2: hidden states, logits, greedy tokens."""
+"""The shared decoder against transformers' Qwen3 and Qwen2: states, logits, greedy tokens."""
 
 from __future__ import annotations
 
@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 from flax import nnx
 
-torch = pytest.importorskip("torch")
+pytest.importorskip("torch")
+import torch
 from support import decoders
 from support.references import BLOCK, END, error
 

@@ -10,17 +10,17 @@ from typing import Any
 import jax
 
 from trace_jax.errors import UserError
-from trace_jax.hosts.base import UNHASHED, EncoderHost, EncoderOutput, random_params
+from trace_jax.hosts.base import UNHASHED, EncoderHost, EncoderOutput, Host, random_params
 from trace_jax.hosts.clip import Clip
-from trace_jax.hosts.preprocess import ImagePreprocessor
+from trace_jax.hosts.qwen3_vl import Qwen3VL
 from trace_jax.hosts.siglip2 import Siglip2
-from trace_jax.hosts.text import TextTokenizer
 
 __all__ = [
     "HOSTS",
     "UNHASHED",
     "EncoderHost",
     "EncoderOutput",
+    "Host",
     "HostEntry",
     "bind",
     "build",
@@ -38,7 +38,7 @@ class HostEntry:
       lower_case: whether texts are lower-cased before its tokenizer.
     """
 
-    family: type[EncoderHost]
+    family: type[Host]
     asset: str | None
     lower_case: bool
 
@@ -47,6 +47,7 @@ HOSTS: dict[str, HostEntry] = {
     "clip": HostEntry(Clip, None, lower_case=False),
     "siglip2": HostEntry(Siglip2, None, lower_case=True),
     "clip_nano": HostEntry(Clip, "clip_nano", lower_case=True),
+    "qwen3_vl": HostEntry(Qwen3VL, None, lower_case=False),
     "siglip2_nano": HostEntry(Siglip2, "siglip2_nano", lower_case=True),
 }
 
@@ -71,7 +72,7 @@ def bind(
     preprocessor: Mapping[str, Any] | None,
     tokenizer: Path | None,
     tap: str | None = None,
-) -> EncoderHost:
+) -> Host:
     """Puts a host together from its pieces; `converters.load_host` and `build` end here.
 
     Args:
@@ -85,21 +86,14 @@ def bind(
     """
     entry = lookup(name)
     model = entry.family.parse(config)
+    images, texts = entry.family.companions(model, preprocessor, tokenizer, entry.lower_case)
     return entry.family(
         name=name,
         config=config,
         params=params,
         weights_hash=weights_hash,
-        preprocessor=ImagePreprocessor(
-            entry.family.family, preprocessor, image_size=model.image_size
-        ),
-        tokenizer=TextTokenizer(
-            tokenizer,
-            context=model.context,
-            lower_case=entry.lower_case,
-            vocabulary=model.vocabulary,
-            end_of_text=model.end_of_text,
-        ),
+        preprocessor=images,
+        tokenizer=texts,
         tap=tap,
     )
 
@@ -112,7 +106,7 @@ def build(
     dtype: str = "float32",
     preprocessor: Mapping[str, Any] | None = None,
     tokenizer: str | Path | None = None,
-) -> EncoderHost:
+) -> Host:
     """A host with random weights, to pretrain from scratch.
 
     Args:

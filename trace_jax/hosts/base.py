@@ -9,7 +9,8 @@ from __future__ import annotations
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, ClassVar, NamedTuple, Self
+from pathlib import Path
+from typing import Any, ClassVar, NamedTuple, Self, TypeVar
 
 import jax
 import jax.numpy as jnp
@@ -29,6 +30,8 @@ Params = Mapping[str, Any]
 ImageInputs = Mapping[str, Float[Array, "b h w 3"] | np.ndarray]
 TextInputs = Mapping[str, Int[Array, "t l"] | np.ndarray]
 
+Output = TypeVar("Output")
+
 # The weights hash of parameters that were never read from files: made at random, or in training.
 UNHASHED = "unhashed"
 
@@ -46,19 +49,18 @@ class EncoderOutput(NamedTuple):
     embedding: Float[Array, "b e"]
 
 
-class EncoderHost(abc.ABC):
-    """A frozen image-text encoder bound to one tap and one set of weights.
+class Host(abc.ABC):
+    """A frozen pretrained model bound to one tap and one set of weights.
 
-    The verbs `tap`, `resume`, `forward`, `encode_text` and `logits` are jitted and use the bound
-    parameters. The `apply_*` methods are the same functions, pure, parameters first, for training
-    and for meshes.
+    The verbs are jitted and use the bound parameters. The `apply_*` methods are the same functions,
+    pure, parameters first, for training and for meshes.
 
     Args:
       name: registered host name.
       config: the Hugging Face config.json this host was built from.
       params: nested dict of arrays as `abstract_params` describes it.
       weights_hash: see FeatureSource, or UNHASHED.
-      preprocessor: images to pixel values.
+      preprocessor: images to inputs; has `description` and `hub_config`.
       tokenizer: texts to token ids; it opens its files when first used.
       tap: name of the tap, None for the family's default.
 
@@ -79,8 +81,8 @@ class EncoderHost(abc.ABC):
         config: Mapping[str, Any],
         params: Params,
         weights_hash: str,
-        preprocessor: ImagePreprocessor,
-        tokenizer: TextTokenizer,
+        preprocessor: Any,
+        tokenizer: Any,
         tap: str | None = None,
     ) -> None:
         self.config = dict(config)
@@ -99,12 +101,6 @@ class EncoderHost(abc.ABC):
             dtype=str(jax.tree.leaves(params)[0].dtype),
         )
         self._tap = jax.jit(self.apply_tap)
-        self._resume = jax.jit(self.apply_resume)
-        self._forward = jax.jit(self.apply_forward)
-        self._text = jax.jit(self.apply_text)
-        self._logits = jax.jit(self.apply_logits)
-
-    # ---- what a family defines
 
     @classmethod
     @abc.abstractmethod
@@ -126,11 +122,77 @@ class EncoderHost(abc.ABC):
 
         Args:
           params: as `host.params`.
-          inputs: {"pixel_values": float [B, H, W, 3]} from `preprocess`.
+          inputs: what `preprocess` gives.
 
         Returns:
           Features stamped with this host's source.
         """
+
+    @classmethod
+    @abc.abstractmethod
+    def companions(
+        cls,
+        model: Any,
+        preprocessor: Mapping[str, Any] | None,
+        tokenizer: Path | None,
+        lower_case: bool,
+    ) -> tuple[Any, Any]:
+        """What stands before the model: `preprocessor` and `tokenizer` of the constructor.
+
+        Args:
+          model: what `parse` gave.
+          preprocessor: preprocessor_config.json, or None: the family's published constants.
+          tokenizer: folder with the tokenizer's files, or None.
+          lower_case: whether texts are lower-cased first.
+        """
+
+    @abc.abstractmethod
+    def _tap_spec(self, tap: str) -> TapSpec:
+        """Name and shape of a tap."""
+
+    def preprocess(self, images: Sequence[Image.Image]) -> dict[str, np.ndarray]:
+        """PIL images of any mode and size to the arrays that `tap` takes."""
+        return self.preprocessor(images)
+
+    def tap(self, inputs: ImageInputs) -> Features:
+        """See `apply_tap`."""
+        return self._tap(self.params, inputs)
+
+    def with_params(self, params: Params, weights_hash: str = UNHASHED) -> Self:
+        """The same host with other weights, e.g. those that pretraining arrived at."""
+        return type(self)(
+            name=self.spec.name,
+            config=self.config,
+            params=params,
+            weights_hash=weights_hash,
+            preprocessor=self.preprocessor,
+            tokenizer=self.tokenizer,
+            tap=self.spec.tap.name,
+        )
+
+    def _merge(self, params: Params) -> Any:
+        return nnx.merge(self._graph, dict(params))
+
+    def _check_source(self, features: Features) -> None:
+        require_source(features, self.spec)
+
+
+class EncoderHost(Host):
+    """A frozen image-text encoder: its verbs are `tap`, `resume`, `forward`, `encode_text` and
+    `logits`. `preprocess` gives {"pixel_values": float32 [B, H, W, 3]}. Arguments: see Host.
+    """
+
+    preprocessor: ImagePreprocessor
+    tokenizer: TextTokenizer
+
+    def __init__(self, **given: Any) -> None:
+        super().__init__(**given)
+        self._resume = jax.jit(self.apply_resume)
+        self._forward = jax.jit(self.apply_forward)
+        self._text = jax.jit(self.apply_text)
+        self._logits = jax.jit(self.apply_logits)
+
+    # ---- what a family defines
 
     @abc.abstractmethod
     def apply_resume(self, params: Params, features: Features) -> EncoderOutput:
@@ -161,6 +223,25 @@ class EncoderHost(abc.ABC):
 
     # ---- what two towers of blocks give every family
 
+    @classmethod
+    def companions(
+        cls,
+        model: Any,
+        preprocessor: Mapping[str, Any] | None,
+        tokenizer: Path | None,
+        lower_case: bool,
+    ) -> tuple[ImagePreprocessor, TextTokenizer]:
+        """See Host."""
+        images = ImagePreprocessor(cls.family, preprocessor, image_size=model.image_size)
+        texts = TextTokenizer(
+            tokenizer,
+            context=model.context,
+            lower_case=lower_case,
+            vocabulary=model.vocabulary,
+            end_of_text=model.end_of_text,
+        )
+        return images, texts
+
     @property
     def image_size(self) -> int:
         """Side in pixels of the images `preprocess` yields."""
@@ -180,14 +261,6 @@ class EncoderHost(abc.ABC):
         return collect_blocks(model.text.blocks, model.text.embed(ids))
 
     # ---- the verbs
-
-    def preprocess(self, images: Sequence[Image.Image]) -> dict[str, np.ndarray]:
-        """PIL images of any mode and size to {"pixel_values": float32 [B, H, W, 3]}."""
-        return self.preprocessor(images)
-
-    def tap(self, inputs: ImageInputs) -> Features:
-        """See `apply_tap`."""
-        return self._tap(self.params, inputs)
 
     def resume(self, features: Features) -> EncoderOutput:
         """See `apply_resume`."""
@@ -215,25 +288,10 @@ class EncoderHost(abc.ABC):
         """Zero-shot logits of `output.embedding` against `encode_text(...)`."""
         return self._logits(self.params, images, texts)
 
-    def with_params(self, params: Params, weights_hash: str = UNHASHED) -> Self:
-        """The same host with other weights, e.g. those that pretraining arrived at."""
-        return type(self)(
-            name=self.spec.name,
-            config=self.config,
-            params=params,
-            weights_hash=weights_hash,
-            preprocessor=self.preprocessor,
-            tokenizer=self.tokenizer,
-            tap=self.spec.tap.name,
-        )
-
     # ---- helpers of the families
 
     def _tap_spec(self, tap: str) -> TapSpec:
         return TapSpec(tap, self.model.tokens, self.model.vision.width)
-
-    def _merge(self, params: Params) -> Any:
-        return nnx.merge(self._graph, dict(params))
 
     def _pixels(self, dtype: jnp.dtype, inputs: ImageInputs) -> Float[Array, "b h w 3"]:
         pixels = jnp.asarray(inputs["pixel_values"])
@@ -243,9 +301,6 @@ class EncoderHost(abc.ABC):
                 f"{self.image_size}, 3] as its preprocess makes them, got {list(pixels.shape)}"
             )
         return pixels.astype(dtype)
-
-    def _check_source(self, features: Features) -> None:
-        require_source(features, self.spec)
 
 
 def require_source(features: Features, spec: HostSpec) -> None:
@@ -286,7 +341,7 @@ def check_tap(name: str, tap: str | None, taps: tuple[str, ...]) -> str:
     return tap
 
 
-def sealed(function: Callable[..., EncoderOutput], *arrays: Array) -> EncoderOutput:
+def sealed(function: Callable[..., Output], *arrays: Any) -> Output:
     """`function(*arrays)` as a computation that XLA fuses with nothing around it.
 
     `forward` ends in this, so that what follows the tap is rounded as in `resume`, where it is a
@@ -310,13 +365,13 @@ def abstract_model(make: Callable[[], nnx.Module]) -> nnx.GraphDef:
     return nnx.split(nnx.eval_shape(make))[0]
 
 
-def abstract_params(family: type[EncoderHost], model: Any, dtype: str) -> Params:
+def abstract_params(family: type[Host], model: Any, dtype: str) -> Params:
     """Shapes and dtypes of a family's parameters: nested dict of jax.ShapeDtypeStruct."""
     module = nnx.eval_shape(lambda: family.module(model, jnp.dtype(dtype), _rngs()))
     return nnx.to_pure_dict(nnx.state(module))
 
 
-def random_params(family: type[EncoderHost], model: Any, dtype: str, key: jax.Array) -> Params:
+def random_params(family: type[Host], model: Any, dtype: str, key: jax.Array) -> Params:
     """Freshly drawn parameters: Xavier-uniform kernels, zero biases, small normal tables."""
 
     def draw(key: jax.Array) -> Params:

@@ -46,7 +46,7 @@ SIGLIP2_DEFAULTS: dict[str, Any] = {
 }
 DEFAULTS: dict[str, dict[str, Any]] = {"clip": CLIP_DEFAULTS, "siglip2": SIGLIP2_DEFAULTS}
 
-_IGNORED: dict[str, str] = {
+IGNORED: dict[str, str] = {
     "do_convert_rgb": "every image is brought to RGB by trace_jax.images",
     "image_processor_type": "the class is named by the host",
     "feature_extractor_type": "the class is named by the host",
@@ -110,11 +110,7 @@ class ImagePreprocessor:
         Raises:
           UserError: `images` is a single image, or its items are no PIL images.
         """
-        if isinstance(images, Image.Image):
-            raise UserError("expected a list of PIL images, got a single one")
-        for image in images:
-            if not isinstance(image, Image.Image):
-                raise UserError(f"expected PIL images, got {type(image).__name__}")
+        check_images(images)
         side = self.image_size
         out = np.empty((len(images), side, side, 3), np.float32)
         if not len(images):
@@ -132,6 +128,19 @@ class ImagePreprocessor:
         return getattr(transformers, _CLASSES[self.family])(do_convert_rgb=False, **self.constants)
 
 
+def check_images(images: Sequence[Image.Image]) -> None:
+    """Refuses anything but a list of PIL images.
+
+    Raises:
+      UserError: `images` is a single image, or its items are no PIL images.
+    """
+    if isinstance(images, Image.Image):
+        raise UserError("expected a list of PIL images, got a single one")
+    for image in images:
+        if not isinstance(image, Image.Image):
+            raise UserError(f"expected PIL images, got {type(image).__name__}")
+
+
 _CLASSES = {"clip": "CLIPImageProcessorPil", "siglip2": "SiglipImageProcessorPil"}
 
 
@@ -146,7 +155,7 @@ def resolve(family: str, config: Mapping[str, Any], image_size: int) -> dict[str
     defaults = DEFAULTS[family]
     faults = [
         f"{key!r} = {config[key]!r} is a setting this host does not know"
-        for key in sorted(set(config) - set(defaults) - set(_IGNORED))
+        for key in sorted(set(config) - set(defaults) - set(IGNORED))
     ]
     values = {
         key: config[key] if key in config and config[key] is not None else default

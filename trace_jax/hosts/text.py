@@ -20,6 +20,9 @@ TOKENIZER_FILES: tuple[str, ...] = (
     "merges.txt",
     "tokenizer.model",
     "spiece.model",
+    "chat_template.jinja",
+    "chat_template.json",
+    "generation_config.json",
 )
 _VOCABULARIES = ("tokenizer.json", "vocab.json", "tokenizer.model", "spiece.model")
 
@@ -57,9 +60,7 @@ class TextTokenizer:
     @property
     def files(self) -> tuple[Path, ...]:
         """The files there are."""
-        if self.folder is None:
-            return ()
-        return tuple(p for n in TOKENIZER_FILES if (p := self.folder / n).is_file())
+        return tokenizer_files(self.folder)
 
     def __call__(self, texts: Sequence[str]) -> dict[str, np.ndarray]:
         """{"input_ids": int32 [T, context]}, padded on the right with the tokenizer's pad id.
@@ -71,7 +72,7 @@ class TextTokenizer:
         if isinstance(texts, str):
             raise UserError(f"expected a list of texts, got the single string {texts!r}")
         if self._tokenizer is None:
-            self._tokenizer = self._load()
+            self._tokenizer = load_tokenizer(self.folder)
         lines = [text.lower() for text in texts] if self.lower_case else list(texts)
         if not lines:
             return {"input_ids": np.zeros((0, self.context), np.int32)}
@@ -96,23 +97,36 @@ class TextTokenizer:
             )
         return {"input_ids": ids}
 
-    def _load(self) -> Any:
-        names = {path.name for path in self.files}
-        if self.folder is None or not names.intersection(_VOCABULARIES):
-            place = "this host" if self.folder is None else str(self.folder)
-            raise UserError(
-                f"{place}: there is no tokenizer ({', '.join(_VOCABULARIES)}), so texts cannot be "
-                "encoded. Put the model's tokenizer files beside its weights."
-            )
-        # Imported here: it takes seconds, and most commands encode no text.
-        from transformers import AutoTokenizer
 
-        try:
-            tokenizer = AutoTokenizer.from_pretrained(str(self.folder), local_files_only=True)
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(
-                f"{self.folder}: the tokenizer cannot be read ({error}). Copy its files again."
-            ) from error
-        if tokenizer.pad_token_id is None:
-            raise UserError(f"{self.folder}: the tokenizer names no pad token")
-        return tokenizer
+def tokenizer_files(folder: Path | None) -> tuple[Path, ...]:
+    """A folder's tokenizer files, in the order of TOKENIZER_FILES."""
+    if folder is None:
+        return ()
+    return tuple(p for n in TOKENIZER_FILES if (p := folder / n).is_file())
+
+
+def load_tokenizer(folder: Path | None) -> Any:
+    """transformers' tokenizer of a folder.
+
+    Raises:
+      UserError: there is none, it cannot be read, or it names no pad token.
+    """
+    names = {path.name for path in tokenizer_files(folder)}
+    if folder is None or not names.intersection(_VOCABULARIES):
+        place = "this host" if folder is None else str(folder)
+        raise UserError(
+            f"{place}: there is no tokenizer ({', '.join(_VOCABULARIES)}), so texts cannot be "
+            "encoded. Put the model's tokenizer files beside its weights."
+        )
+    # Imported here: it takes seconds, and most commands encode no text.
+    from transformers import AutoTokenizer
+
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(folder), local_files_only=True)
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(
+            f"{folder}: the tokenizer cannot be read ({error}). Copy its files again."
+        ) from error
+    if tokenizer.pad_token_id is None:
+        raise UserError(f"{folder}: the tokenizer names no pad token")
+    return tokenizer

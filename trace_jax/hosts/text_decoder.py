@@ -18,6 +18,8 @@ from jaxtyping import Array, Bool, Float, Int
 
 from trace_jax.errors import FaultsError
 from trace_jax.nn.activations import ACTIVATIONS
+from trace_jax.nn.attention import attend_grouped
+from trace_jax.nn.blocks import unroll
 from trace_jax.nn.embeddings import Embedding
 from trace_jax.nn.linear import Linear
 from trace_jax.nn.mlp import GatedMlp
@@ -114,14 +116,7 @@ class DecoderAttention(nnx.Module):
         visible: Bool[Array, "b n s"],
     ) -> Float[Array, "b n d"]:
         """What each query finds among the visible keys, through the output map."""
-        batch, length, heads, width = query.shape
-        groups = key.shape[2]
-        query = query.reshape(batch, length, groups, heads // groups, width)
-        scores = jnp.einsum("bnkgw,bskw->bkgns", query * width**-0.5, key).astype(jnp.float32)
-        scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
-        weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
-        found = jnp.einsum("bkgns,bskw->bnkgw", weights, value)
-        return self.out(found.reshape(batch, length, heads * width))
+        return self.out(attend_grouped(query, key, value, visible))
 
 
 class DecoderLayer(nnx.Module):
@@ -182,9 +177,7 @@ class TextDecoder(nnx.Module):
         self.norm = RmsNorm(config.width, eps=config.eps, dtype=dtype)
         rows = config.head_rows or config.vocab
         self.head = (
-            None
-            if config.tied
-            else Linear(config.width, rows, bias=False, dtype=dtype, rngs=rngs)
+            None if config.tied else Linear(config.width, rows, bias=False, dtype=dtype, rngs=rngs)
         )
         self.config = config
 
@@ -228,7 +221,10 @@ class TextDecoder(nnx.Module):
             x, key, value = nnx.merge(graph, params).prefill(x, angles, visible)
             return _add_stream(x, streams, number), (key, value)
 
-        x, (keys, values) = jax.lax.scan(body, x, (stacked, jnp.arange(self.config.depth)))
+        depth = self.config.depth
+        x, (keys, values) = jax.lax.scan(
+            body, x, (stacked, jnp.arange(depth)), unroll=unroll(depth)
+        )
         return x, keys, values
 
     def step(
@@ -257,11 +253,15 @@ class TextDecoder(nnx.Module):
         ) -> tuple[tuple[Array, Array, Array], None]:
             x, keys, values = carry
             params, number = given
-            old = (
-                jax.lax.dynamic_index_in_dim(kept, number, keepdims=False)
-                for kept in (keys, values)
+            layer: DecoderLayer = nnx.merge(graph, params)
+            x, key, value = layer.step(
+                x,
+                angles,
+                filled[:, None],
+                jax.lax.dynamic_index_in_dim(keys, number, keepdims=False),
+                jax.lax.dynamic_index_in_dim(values, number, keepdims=False),
+                slot,
             )
-            x, key, value = nnx.merge(graph, params).step(x, angles, filled[:, None], *old, slot)
             start = (number, 0, slot, 0, 0)
             keys = jax.lax.dynamic_update_slice(keys, key[None], start)
             values = jax.lax.dynamic_update_slice(values, value[None], start)

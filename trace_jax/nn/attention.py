@@ -1,11 +1,11 @@
-"""Multi-head attention without positions."""
+"""Multi-head attention."""
 
 from __future__ import annotations
 
 import jax
 import jax.numpy as jnp
 from flax import nnx
-from jaxtyping import Array, Float
+from jaxtyping import Array, Bool, Float
 
 from trace_jax.nn.linear import Linear
 
@@ -42,6 +42,32 @@ def attend(
     merged = jnp.einsum("bhqk,bhkw->bhqw", weights.astype(value.dtype), value)
     merged = (merged / total).astype(value.dtype).swapaxes(-3, -2)  # [B, N, H, W]
     return merged.reshape(*merged.shape[:-2], heads * width)
+
+
+def attend_grouped(
+    query: Float[Array, "b n h w"],
+    key: Float[Array, "b s k w"],
+    value: Float[Array, "b s k w"],
+    visible: Bool[Array, "b n s"] | None,
+) -> Float[Array, "b n d"]:
+    """Attention of heads that are split already, in groups that share a key and a value.
+
+    Args:
+      query: H heads of width W.
+      key, value: K heads; K divides H.
+      visible: which query may look at which key, or None: at all.
+
+    Returns:
+      [B, N, H * W] in the dtype of `value`; the softmax itself is float32.
+    """
+    batch, length, heads, width = query.shape
+    groups = key.shape[2]
+    query = query.reshape(batch, length, groups, heads // groups, width)
+    scores = jnp.einsum("bnkgw,bskw->bkgns", query * width**-0.5, key).astype(jnp.float32)
+    if visible is not None:
+        scores = jnp.where(visible[:, None, None], scores, jnp.finfo(jnp.float32).min)
+    weights = jax.nn.softmax(scores, axis=-1).astype(value.dtype)
+    return jnp.einsum("bkgns,bskw->bnkgw", weights, value).reshape(batch, length, heads * width)
 
 
 class Attention(nnx.Module):

@@ -83,6 +83,11 @@ def collect_blocks(blocks: Block, x: Float[Array, "b n d"]) -> Float[Array, "l b
     return _scan(blocks, x, collect=True)[1]
 
 
+def unroll(depth: int) -> int:
+    """How far a scan over `depth` blocks is unrolled; see _UNROLLED_DEPTH."""
+    return depth if depth <= _UNROLLED_DEPTH else 1
+
+
 def _scan(blocks: Block, x: Array, *, collect: bool) -> tuple[Array, Any]:
     graphdef, stacked = nnx.split(blocks)
 
@@ -91,4 +96,4 @@ def _scan(blocks: Block, x: Array, *, collect: bool) -> tuple[Array, Any]:
         return x, x if collect else None
 
     depth = jax.tree.leaves(stacked)[0].shape[0]
-    return jax.lax.scan(step, x, stacked, unroll=depth if depth <= _UNROLLED_DEPTH else 1)
+    return jax.lax.scan(step, x, stacked, unroll=unroll(depth))

@@ -37,7 +37,7 @@ def section_axes(sections: tuple[int, ...], layout: str, half: int) -> np.ndarra
 
 
 def text_angles(
-    positions: Int[Array, 3 *b],
+    positions: Int[Array, 3 * b],
     width: int,
     theta: float,
     sections: tuple[int, ...],

@@ -1,0 +1,458 @@
+"""Qwen3-VL: a vision tower with DeepStack, a merger, the Qwen3 decoder.
+
+Taps: `post_merger`, [B, 196, 2560] for 448x448 at 4B (the paper's), `pre_merger`, the tower's
+output in merge-block order [B, 784, 1024], and `deepstack_0`..., the streams that enter after the
+decoder's first layers. Whatever the tap, the other parts ride along in `carry`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int
+
+from trace_jax.errors import FaultsError, UserError
+from trace_jax.hosts import hub_config, text_decoder
+from trace_jax.hosts.base import ImageInputs, Params
+from trace_jax.hosts.prompts import Chat
+from trace_jax.hosts.qwen_images import QwenImages, block_order
+from trace_jax.hosts.text_decoder import DecoderConfig, TextDecoder
+from trace_jax.hosts.vision_language import ImageTokens, VisionLanguageHost
+from trace_jax.nn.activations import ACTIVATIONS, gelu_exact
+from trace_jax.nn.embeddings import Embedding
+from trace_jax.nn.linear import Linear
+from trace_jax.nn.norms import LayerNorm
+from trace_jax.nn.rope import axial_angles
+from trace_jax.nn.rotary_blocks import RotaryStackConfig, run_rotary_blocks, stacked_rotary_blocks
+from trace_jax.types import Features, TapSpec
+
+# What transformers 5.24 assumes for keys a config.json leaves out.
+VISION_DEFAULTS: dict[str, Any] = {
+    "depth": 27,
+    "hidden_size": 1152,
+    "hidden_act": "gelu_pytorch_tanh",
+    "intermediate_size": 4304,
+    "num_heads": 16,
+    "in_channels": 3,
+    "patch_size": 16,
+    "spatial_merge_size": 2,
+    "temporal_patch_size": 2,
+    "out_hidden_size": 3584,
+    "num_position_embeddings": 2304,
+    "deepstack_visual_indexes": [8, 16, 24],
+}
+TOP_DEFAULTS: dict[str, Any] = {"image_token_id": 151655, "tie_word_embeddings": False}
+# Qwen/Qwen3-VL-4B-Instruct's preprocessor_config.json; areas in pixels.
+IMAGE_DEFAULTS: dict[str, Any] = {
+    "do_resize": True,
+    "size": {"shortest_edge": 65_536, "longest_edge": 16_777_216},
+    "resample": 3,
+    "do_rescale": True,
+    "rescale_factor": 1 / 255,
+    "do_normalize": True,
+    "image_mean": [0.5, 0.5, 0.5],
+    "image_std": [0.5, 0.5, 0.5],
+}
+# The tower's epsilon and rotary base are no settings in transformers.
+_EPS, _THETA = 1e-6, 10_000.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen3VLConfig:
+    """Sizes.
+
+    Attributes:
+      vision: geometry of the tower's blocks.
+      text: geometry of the decoder.
+      patch, temporal, merge: side of a patch in pixels, frames of a patch, side of a merge block.
+      positions: side of the learned position grid.
+      deepstack: blocks after which a stream leaves the tower.
+      image_token: id of the placeholder.
+    """
+
+    vision: RotaryStackConfig
+    text: DecoderConfig
+    patch: int
+    temporal: int
+    merge: int
+    positions: int
+    deepstack: tuple[int, ...]
+    image_token: int
+
+    @property
+    def patch_values(self) -> int:
+        """Numbers in a patch."""
+        return 3 * self.temporal * self.patch**2
+
+
+def parse(config: Mapping[str, Any]) -> Qwen3VLConfig:
+    """Sizes from a config.json of model_type "qwen3_vl".
+
+    Raises:
+      UserError: another model.
+      FaultsError: settings that describe no model this host can be.
+    """
+    hub_config.require_model_type(config, "qwen3_vl", "The MoE variants are another architecture.")
+    top = hub_config.top_level(config, TOP_DEFAULTS)
+    vision = hub_config.section(config, "vision_config", VISION_DEFAULTS)
+    if "text_config" not in config or not isinstance(config["text_config"], Mapping):
+        raise UserError("config.json has no text_config")
+    text = text_decoder.parse(
+        config["text_config"],
+        tied=bool(top["tie_word_embeddings"]),
+        query_key_norm=True,
+        qkv_bias=False,
+        layout="interleaved",
+    )
+    side = math.isqrt(vision["num_position_embeddings"])
+    deepstack = tuple(int(n) for n in vision["deepstack_visual_indexes"])
+    faults = []
+    if side * side != vision["num_position_embeddings"]:
+        faults.append(f"num_position_embeddings {vision['num_position_embeddings']} is no square")
+    if vision["hidden_act"] not in ACTIVATIONS:
+        faults.append(f"vision_config.hidden_act {vision['hidden_act']!r} is unknown")
+    if (
+        vision["hidden_size"] % vision["num_heads"]
+        or vision["hidden_size"] // vision["num_heads"] % 4
+    ):
+        faults.append("vision_config.hidden_size is no multiple of 4 * num_heads")
+    if vision["out_hidden_size"] != text.width:
+        faults.append(
+            f"vision_config.out_hidden_size {vision['out_hidden_size']} is not the decoder's "
+            f"hidden_size {text.width}"
+        )
+    if sorted(set(deepstack)) != list(deepstack) or any(n >= vision["depth"] for n in deepstack):
+        faults.append(f"deepstack_visual_indexes {list(deepstack)} must rise and stay below depth")
+    if len(deepstack) > text.depth:
+        faults.append(f"{len(deepstack)} deepstack streams for {text.depth} decoder layers")
+    if faults:
+        raise FaultsError("config.json describes no model this host can be", faults)
+    return Qwen3VLConfig(
+        vision=RotaryStackConfig(
+            width=vision["hidden_size"],
+            hidden=vision["intermediate_size"],
+            depth=vision["depth"],
+            heads=vision["num_heads"],
+            activation=vision["hidden_act"],
+            eps=_EPS,
+            norm="layer",
+            gated=False,
+        ),
+        text=text,
+        patch=hub_config.square(vision["patch_size"], "vision_config.patch_size"),
+        temporal=hub_config.square(
+            vision["temporal_patch_size"], "vision_config.temporal_patch_size"
+        ),
+        merge=vision["spatial_merge_size"],
+        positions=side,
+        deepstack=deepstack,
+        image_token=top["image_token_id"],
+    )
+
+
+class Merger(nnx.Module):
+    """Groups of merge x merge tokens to one of the decoder's width.
+
+    Args:
+      width, outputs: of a token before and after.
+      group: tokens in a group.
+      norm_after: whether the norm comes after the grouping (DeepStack) or before.
+    """
+
+    def __init__(
+        self,
+        width: int,
+        outputs: int,
+        *,
+        group: int,
+        norm_after: bool,
+        dtype: jnp.dtype,
+        rngs: nnx.Rngs,
+    ) -> None:
+        wide = width * group
+        self.norm = LayerNorm(wide if norm_after else width, eps=_EPS, dtype=dtype)
+        self.fc1 = Linear(wide, wide, bias=True, dtype=dtype, rngs=rngs)
+        self.fc2 = Linear(wide, outputs, bias=True, dtype=dtype, rngs=rngs)
+        self.wide = wide
+        self.norm_after = norm_after
+
+    def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b m o"]:
+        if not self.norm_after:
+            x = self.norm(x)
+        x = x.reshape(x.shape[0], -1, self.wide)
+        if self.norm_after:
+            x = self.norm(x)
+        return self.fc2(gelu_exact(self.fc1(x)))
+
+
+def _stacked_mergers(config: Qwen3VLConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> Merger:
+    @nnx.split_rngs(splits=len(config.deepstack))
+    @nnx.vmap
+    def make(rngs: nnx.Rngs) -> Merger:
+        return Merger(
+            config.vision.width,
+            config.text.width,
+            group=config.merge**2,
+            norm_after=True,
+            dtype=dtype,
+            rngs=rngs,
+        )
+
+    return make(rngs)
+
+
+class VisionTower(nnx.Module):
+    """Patches to tokens before the merger, and the outputs of the DeepStack blocks."""
+
+    def __init__(self, config: Qwen3VLConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+        width, out = config.vision.width, config.text.width
+        group = config.merge**2
+        self.patches = Linear(config.patch_values, width, bias=True, dtype=dtype, rngs=rngs)
+        self.positions = Embedding(config.positions**2, width, dtype=dtype, rngs=rngs)
+        self.blocks = stacked_rotary_blocks(config.vision, dtype=dtype, rngs=rngs)
+        self.merger = Merger(width, out, group=group, norm_after=False, dtype=dtype, rngs=rngs)
+        self.deepstack = (
+            _stacked_mergers(config, dtype=dtype, rngs=rngs) if config.deepstack else None
+        )
+        self.config = config
+
+    def streams(self, states: Float[Array, "k b p d"]) -> Float[Array, "k b n o"]:
+        """What leaves the tower after the DeepStack blocks, each by its own merger."""
+        if self.deepstack is None:
+            return states
+        graph, stacked = nnx.split(self.deepstack)
+        return jax.vmap(lambda params, x: nnx.merge(graph, params)(x))(stacked, states)
+
+    def embed(
+        self,
+        patches: Float[Array, "b p v"],
+        rows: Int[Array, "b p"],
+        columns: Int[Array, "b p"],
+        grid: Int[Array, "b 2"],
+    ) -> Float[Array, "b p d"]:
+        """First hidden state: patches and interpolated learned positions."""
+        x = self.patches(patches)
+        return x + self.interpolated(rows, columns, grid).astype(x.dtype)
+
+    def interpolated(
+        self, rows: Int[Array, "b p"], columns: Int[Array, "b p"], grid: Int[Array, "b 2"]
+    ) -> Float[Array, "b p d"]:
+        """The learned grid stretched over each image, corner on corner, bilinearly."""
+        side = self.config.positions
+        table = self.positions.table[...]
+        total = jnp.zeros((), jnp.float32)
+        (top, down), (left, right) = (
+            _corners(place, grid[:, axis : axis + 1], side)
+            for axis, place in enumerate((rows, columns))
+        )
+        for row, row_weight in (top, down):
+            for column, column_weight in (left, right):
+                total = total + table[row * side + column] * (row_weight * column_weight)[..., None]
+        return total
+
+    def run(
+        self,
+        x: Float[Array, "b p d"],
+        rows: Int[Array, "b p"],
+        columns: Int[Array, "b p"],
+        real: Bool[Array, "b p"] | None,
+        kept: tuple[int, ...],
+    ) -> tuple[Float[Array, "b p d"], Float[Array, "k b p d"]]:
+        """All blocks; also the outputs of the `kept` ones."""
+        c = self.config
+        angles = axial_angles(rows, columns, c.vision.width // c.vision.heads, _THETA)
+        visible = None
+        if real is not None:
+            size = x.shape[1]
+            visible = jnp.broadcast_to(real[:, None, :], (x.shape[0], size, size))
+        return run_rotary_blocks(self.blocks, x, angles, visible, kept)
+
+
+def _corners(
+    place: Int[Array, "b p"], size: Int[Array, "b 1"], side: int
+) -> tuple[tuple[Array, Array], tuple[Array, Array]]:
+    """The two places on one axis of the learned grid around a patch, each with its weight."""
+    at = place.astype(jnp.float32) * (side - 1) / jnp.maximum(size - 1, 1)
+    low = jnp.floor(at)
+    first = low.astype(jnp.int32)
+    share = at - low
+    return (first, 1 - share), (jnp.minimum(first + 1, side - 1), share)
+
+
+class Qwen3VLModel(nnx.Module):
+    """Tower and decoder."""
+
+    def __init__(self, config: Qwen3VLConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+        self.vision = VisionTower(config, dtype=dtype, rngs=rngs)
+        self.text = TextDecoder(config.text, dtype=dtype, rngs=rngs)
+
+
+class Qwen3VL(VisionLanguageHost):
+    """Host family `qwen3_vl`; see VisionLanguageHost.
+
+    `deepstack` is what becomes of the streams: "kept", as the tap made them (of a degraded image
+    they are degraded), "recovered", the same but made by recoverers of their own (`with_stream`),
+    or "dropped", not added at all. Table 9 compares kept and recovered.
+    """
+
+    family = "qwen3_vl"
+    taps = ("post_merger", "pre_merger", "deepstack_0", "deepstack_1", "deepstack_2")
+    hub_id = "Qwen/Qwen3-VL-4B-Instruct"
+    spatial = True
+    model: Qwen3VLConfig
+
+    def __init__(self, *, deepstack: str = "kept", **given: Any) -> None:
+        if deepstack not in ("kept", "recovered", "dropped"):
+            raise UserError(f"deepstack={deepstack!r}: known are kept, recovered, dropped")
+        self.deepstack = deepstack
+        super().__init__(**given)
+
+    @classmethod
+    def parse(cls, config: Mapping[str, Any]) -> Qwen3VLConfig:
+        return parse(config)
+
+    @classmethod
+    def module(cls, model: Qwen3VLConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> Qwen3VLModel:
+        return Qwen3VLModel(model, dtype=dtype, rngs=rngs)
+
+    @classmethod
+    def companions(
+        cls,
+        model: Qwen3VLConfig,
+        preprocessor: Mapping[str, Any] | None,
+        tokenizer: Path | None,
+        lower_case: bool,
+    ) -> tuple[QwenImages, Chat]:
+        images = QwenImages(
+            preprocessor,
+            defaults=IMAGE_DEFAULTS,
+            patch=model.patch,
+            temporal=model.temporal,
+            merge=model.merge,
+        )
+        chat = Chat(
+            tokenizer,
+            image_token=model.image_token,
+            written=written_prompt,
+            vocabulary=model.text.vocab,
+        )
+        return images, chat
+
+    @property
+    def decoder(self) -> DecoderConfig:
+        return self.model.text
+
+    def token_counts(self, grids: np.ndarray) -> np.ndarray:
+        return np.prod(np.asarray(grids, np.int64).reshape(-1, 2), axis=-1)
+
+    def apply_tap(self, params: Params, inputs: ImageInputs) -> Features:
+        """Images to features.
+
+        Args:
+          params: as `host.params`.
+          inputs: what `preprocess` gives: patches [B, P, 3*T*p*p], rows, columns [B, P] of every
+            patch, grid [B, 2] of patches, and real [B, P] where some images have fewer.
+        """
+        tower = self._merge(params).vision
+        pixels = jnp.asarray(inputs["patches"]).astype(tower.patches.kernel[...].dtype)
+        rows, columns = jnp.asarray(inputs["rows"]), jnp.asarray(inputs["columns"])
+        grid = jnp.asarray(inputs["grid"])
+        real = jnp.asarray(inputs["real"]) if "real" in inputs else None
+        x = tower.embed(pixels, rows, columns, grid)
+        x, states = tower.run(x, rows, columns, real, self.model.deepstack)
+        streams = tower.streams(states)
+        whole = {
+            "pre_merger": x,
+            "post_merger": tower.merger(x),
+            **{f"deepstack_{k}": stream for k, stream in enumerate(streams)},
+        }
+        place = self.spec.tap.name
+        tokens = whole.pop(place)
+        # The merged tokens follow from those before the merger, so only one of the two is kept.
+        whole.pop("post_merger" if place == "pre_merger" else "pre_merger")
+        mask = None
+        if real is not None:
+            mask = real if place == "pre_merger" else real[:, :: self.model.merge**2]
+        carry = {**whole, "grid": grid // self.model.merge}
+        return Features(tokens, mask, carry, self.spec.source)
+
+    def image_tokens(self, model: Qwen3VLModel, features: Features) -> ImageTokens:
+        parts = {**features.carry, self.spec.tap.name: features.tokens}
+        if "pre_merger" in parts:
+            parts["post_merger"] = model.vision.merger(
+                parts["pre_merger"].astype(model.vision.patches.kernel[...].dtype)
+            )
+        streams = [parts[f"deepstack_{k}"] for k in range(len(self.model.deepstack))]
+        if self.deepstack == "dropped" or not streams:
+            return ImageTokens(parts["post_merger"], None)
+        return ImageTokens(parts["post_merger"], jnp.stack(streams, axis=1))
+
+    def apply_blocks(self, params: Params, inputs: ImageInputs) -> Float[Array, "l b p d"]:
+        """Output of every block of the tower, for parity tests."""
+        tower = self._merge(params).vision
+        rows, columns = jnp.asarray(inputs["rows"]), jnp.asarray(inputs["columns"])
+        real = jnp.asarray(inputs["real"]) if "real" in inputs else None
+        x = tower.embed(jnp.asarray(inputs["patches"]), rows, columns, jnp.asarray(inputs["grid"]))
+        return tower.run(x, rows, columns, real, tuple(range(self.model.vision.depth)))[1]
+
+    def stream(self, features: Features, number: int) -> Features:
+        """A DeepStack stream of these features as features of its own tap, for its recoverer."""
+        name = f"deepstack_{number}"
+        source = dataclasses.replace(features.source, tap=name)
+        return Features(features.carry[name], self._stream_mask(features), None, source)
+
+    def with_stream(self, features: Features, number: int, stream: Features) -> Features:
+        """The features with one DeepStack stream exchanged."""
+        carry = {**features.carry, f"deepstack_{number}": stream.tokens}
+        return features.replace(carry=carry)
+
+    def preprocess(self, images: Any) -> dict[str, np.ndarray]:
+        """PIL images to patches with their places; see QwenImages."""
+        inputs = self.preprocessor(images)
+        return {**inputs, **patch_places(inputs, self.model.merge)}
+
+    def _stream_mask(self, features: Features) -> Array | None:
+        if features.mask is None or self.spec.tap.name != "pre_merger":
+            return features.mask
+        return features.mask[:, :: self.model.merge**2]
+
+    def _stride(self, features: Features) -> int:
+        group = self.model.merge**2 if self.spec.tap.name == "pre_merger" else 1
+        return features.tokens.shape[1] // group
+
+    def _grid(self, inputs: ImageInputs) -> np.ndarray:
+        return np.asarray(inputs["grid"]) // self.model.merge
+
+    def _tap_spec(self, tap: str) -> TapSpec:
+        width = self.model.vision.width if tap == "pre_merger" else self.model.text.width
+        return TapSpec(tap, None, width)
+
+
+def patch_places(inputs: Mapping[str, np.ndarray], merge: int) -> dict[str, np.ndarray]:
+    """Where every patch of padded rows lies in its image.
+
+    Returns:
+      rows, columns: int32 [B, P], in merge-block order; real: bool [B, P], only where some image
+      has fewer patches than others.
+    """
+    count = inputs["patches"].shape[1]
+    rows, columns = block_order(inputs["grid"], count, merge)
+    sizes = np.prod(inputs["grid"], axis=-1)
+    places = {"rows": rows, "columns": columns}
+    if (sizes < count).any():
+        places["real"] = np.arange(count)[None, :] < sizes[:, None]
+    return places
+
+
+def written_prompt(question: str, images: int) -> str:
+    """The chat format of Qwen3-VL-Instruct, where a folder brings no template."""
+    pictures = "<|vision_start|><|image_pad|><|vision_end|>" * images
+    return f"<|im_start|>user\n{pictures}{question}<|im_end|>\n<|im_start|>assistant\n"
