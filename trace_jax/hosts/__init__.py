@@ -48,6 +48,7 @@ HOSTS: dict[str, HostEntry] = {
     "siglip2": HostEntry(Siglip2, None, lower_case=True),
     "clip_nano": HostEntry(Clip, "clip_nano", lower_case=True),
     "qwen3_vl": HostEntry(Qwen3VL, None, lower_case=False),
+    "qwen3_vl_nano": HostEntry(Qwen3VL, "qwen3_vl_nano", lower_case=False),
     "siglip2_nano": HostEntry(Siglip2, "siglip2_nano", lower_case=True),
 }
 

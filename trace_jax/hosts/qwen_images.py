@@ -9,7 +9,9 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import jax.numpy as jnp
 import numpy as np
+from jaxtyping import Array, Float
 from PIL import Image
 
 from trace_jax.errors import FaultsError, UserError
@@ -161,3 +163,21 @@ def block_order(grid: np.ndarray, count: int, merge: int) -> tuple[np.ndarray, n
         flat = blocks.transpose(0, 1, 3, 2, 4).reshape(2, -1)
         rows[index, : flat.shape[1]], columns[index, : flat.shape[1]] = flat
     return rows, columns
+
+
+def patchify(
+    pixels: Float[Array, "b h w 3"], *, patch: int, temporal: int, merge: int
+) -> Float[Array, "b p v"]:
+    """Normalised pictures that need no resize to rows of patches, on the device.
+
+    The same rows that QwenImages makes: merge-block order, values of a patch in (channel, frame,
+    row, column) order, every frame the same picture.
+    """
+    batch, height, width, channels = pixels.shape
+    side = patch * merge
+    blocks = pixels.reshape(
+        batch, height // side, merge, patch, width // side, merge, patch, channels
+    )
+    rows = blocks.transpose(0, 1, 4, 2, 5, 7, 3, 6)  # [B, bh, bw, m, m, C, p, p]
+    rows = jnp.repeat(rows[:, :, :, :, :, :, None], temporal, axis=6)
+    return rows.reshape(batch, -1, channels * temporal * patch * patch)

@@ -135,12 +135,12 @@ class VisionLanguageHost(Host):
         model = self._merge(params)
         return decoding.greedy(model.text, prompt, settings, model.text.tokens)
 
-    def apply_language(
-        self, params: Params, inputs: ImageInputs, text: TextInputs
+    def apply_answers(
+        self, params: Params, features: Features, text: TextInputs
     ) -> Float[Array, "b l v"]:
         """Logits at every place of the prompts, for training the host itself."""
         model = self._merge(params)
-        images = self.image_tokens(model, self.apply_tap(params, inputs))
+        images = self.image_tokens(model, features)
         x, *_ = self._layers(model.text, images, text, TextDecoder.prefill)
         return model.text.logits(x)
 

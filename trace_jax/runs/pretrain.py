@@ -20,8 +20,8 @@ from trace_jax.data.pooling import mean_tokens
 from trace_jax.errors import UserError
 from trace_jax.hosts import EncoderHost
 from trace_jax.metrics import retrieval
+from trace_jax.runs.watch import Watch
 from trace_jax.train import augment, contrastive, instances, loop, optimizer, tokenizer
-from trace_jax.types import LEVELS, PRISTINE
 
 _EVALUATION_BATCH = 100
 _PROMPT = "a photo of a {}."
@@ -165,7 +165,9 @@ def _new_host(config: ConfigDict, data: instances.Instances, folder: Path) -> En
     tokenizer.save(words, folder, family, text["max_position_embeddings"])
     text["vocab_size"] = words.get_vocab_size()
     text.update(tokenizer.special_ids(words, family))
-    return hosts.build(config.host.name, description, jax.random.key(config.seed), tokenizer=folder)
+    host = hosts.build(config.host.name, description, jax.random.key(config.seed), tokenizer=folder)
+    assert isinstance(host, EncoderHost)
+    return host
 
 
 def _loss(host: EncoderHost, config: contrastive.ContrastiveConfig) -> loop.LossFn:
@@ -187,9 +189,7 @@ class _Probe:
     """What is watched during pretraining; nothing here steers the training.
 
     `r_at_1`: held-out instances, reference view searched among second views, mean-pooled tap
-    tokens. `zero_shot`: their object type by `encode_text`. `watch_*`: R@1 of the validation
-    identities of a TRACE-like data folder by severity, where that folder exists; its test
-    identities are never opened.
+    tokens. `zero_shot`: their object type by `encode_text`. `watch_*`: see Watch.
     """
 
     def __init__(
@@ -207,9 +207,7 @@ class _Probe:
         self.types = data.object_type[held]
         prompts = [_PROMPT.format(instances.readable(name)) for name in data.types]
         self.prompts = host.tokenize(prompts)
-        self.watched: dict[str, tuple[np.ndarray, np.ndarray]] = {}
-        if watch and (Path(watch) / manifest.INFO_FILE).exists():
-            self._open_watched(watch, side)
+        self._watch = Watch(watch, side, lambda params, pictures: self._pooled(params, pictures)[0])
 
         mean = jnp.asarray(host.spec.preprocessing["image_mean"])
         std = jnp.asarray(host.spec.preprocessing["image_std"])
@@ -222,20 +220,6 @@ class _Probe:
         self._encode = jax.jit(encode)
         self._text = jax.jit(host.apply_text)
 
-    def _open_watched(self, watch: str, side: int) -> None:
-        dataset = manifest.read(watch)
-        rows = [e for e in dataset.examples if e.split == "val" and e.view == 0 and e.draw == 0]
-        gallery = {
-            e.identity: place for place, e in enumerate(e for e in rows if e.severity == PRISTINE)
-        }
-        for severity in (PRISTINE, *LEVELS):
-            chosen = [e for e in rows if e.severity == severity and e.identity in gallery]
-            if chosen:
-                self.watched[severity] = (
-                    instances.decode(dataset, chosen, side),
-                    np.array([gallery[e.identity] for e in chosen]),
-                )
-
     def measure(self, params: Any) -> dict[str, float]:
         first, embedding = self._pooled(params, self.first)
         second, _ = self._pooled(params, self.second)
@@ -246,14 +230,7 @@ class _Probe:
             "r_at_1": float(np.mean(retrieval.search(first, second, own).rank == 0)),
             "zero_shot": float(np.mean(np.argmax(embedding @ texts.T, axis=1) == self.types)),
         }
-        if PRISTINE in self.watched:
-            gallery, _ = self._pooled(params, self.watched[PRISTINE][0])
-            for severity, (pictures, targets) in self.watched.items():
-                if severity != PRISTINE:
-                    queries, _ = self._pooled(params, pictures)
-                    found = retrieval.search(queries, gallery, targets).rank == 0
-                    values[f"watch_{severity}"] = float(np.mean(found))
-        return values
+        return values | self._watch.measure(params)
 
     def _pooled(self, params: Any, pictures: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         pooled, embeddings = [], []

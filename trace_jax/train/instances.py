@@ -184,15 +184,7 @@ def draw(
       seed, step: the batch is a pure function of both.
     """
     rng = np.random.default_rng((seed, step))
-    chosen = (
-        _hard(data.object_type, members, config, rng)
-        if step % 2
-        else rng.permutation(members)[: config.size]
-    )
-    views = data.rows.shape[1]
-    first = rng.integers(views, size=len(chosen))
-    other = (first + rng.integers(1, max(views, 2), size=len(chosen))) % views
-    second = np.where(rng.random(len(chosen)) < config.same_view, first, other)
+    chosen, first, second = choose(data, members, config, rng, step)
     texts = np.array([rng.choice(data.captions[i]) for i in chosen])
     return {
         "first": data.pictures[data.rows[chosen, first]],
@@ -202,6 +194,30 @@ def draw(
         "object_type": data.object_type[chosen].astype(np.int32),
         "material": data.material[chosen],
     }
+
+
+def choose(
+    data: Instances,
+    members: Int[np.ndarray, " k"],
+    config: BatchConfig,
+    rng: np.random.Generator,
+    step: int,
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Instances of a step's batch and two views of each.
+
+    Returns:
+      chosen, first, second: [size], indices of instances and of their views.
+    """
+    chosen = (
+        _hard(data.object_type, members, config, rng)
+        if step % 2
+        else rng.permutation(members)[: config.size]
+    )
+    views = data.rows.shape[1]
+    first = rng.integers(views, size=len(chosen))
+    other = (first + rng.integers(1, max(views, 2), size=len(chosen))) % views
+    second = np.where(rng.random(len(chosen)) < config.same_view, first, other)
+    return chosen, first, second
 
 
 def _hard(
