@@ -1,13 +1,20 @@
-"""The vocabulary: materials, functions, object types, severity ladder."""
+"""The vocabulary: object types, materials, functions, COCO map, scene types, identities, severity.
 
+Data files beside this module name their sources. `load()` reads and checks them once.
+"""
+
+from trace_jax.taxonomy.reading import load, read
 from trace_jax.taxonomy.vocabulary import (
     GROUPS,
     METRICS,
+    IdentityRow,
     ObjectType,
+    SceneType,
     SeverityLevel,
     Taxonomy,
-    load,
-    read,
 )
 
-__all__ = ["GROUPS", "METRICS", "ObjectType", "SeverityLevel", "Taxonomy", "load", "read"]
+__all__ = [
+    "GROUPS", "METRICS", "IdentityRow", "ObjectType", "SceneType", "SeverityLevel", "Taxonomy",
+    "load", "read",
+]  # fmt: skip

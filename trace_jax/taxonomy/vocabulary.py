@@ -1,49 +1,64 @@
-"""The vocabulary of TRACE, read from the data files beside this module and checked on load.
-
-materials.toml, functions.toml, severity.toml and the files of object_types/ name their sources. `load()`
-reads them once; `read(folder)` reads another copy, so that a user's own lists can stand in.
-"""
+"""The vocabulary of TRACE as frozen rows: what `reading` reads from the data files."""
 
 from __future__ import annotations
 
 import dataclasses
-import functools
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
-from types import MappingProxyType
-from typing import Any
 
-from trace_jax.errors import FaultsError, UserError
+from trace_jax.errors import UserError
+from trace_jax.taxonomy.normalise import Normaliser
 
-NAME = "trace-first-light-1"
 GROUPS: tuple[str, ...] = ("hazard", "everyday")
+LEVELS: tuple[str, ...] = ("L0", "L1", "L2", "L3", "L4")
 METRICS: tuple[str, ...] = (
     "soot_coverage",
     "surface_failure",
     "deformation",
     "structural_integrity",
 )
-NUM_MATERIALS, NUM_FUNCTIONS = 11, 20
-_FILES = ("materials.toml", "functions.toml", "severity.toml")
-_TYPES = "object_types"
+PLACEMENTS: tuple[str, ...] = ("floor", "surface", "wall", "ceiling")
 
 
 @dataclasses.dataclass(frozen=True)
 class ObjectType:
-    """One type of object.
+    """One type of object, a table of object_types/*.toml.
 
     Attributes:
-      name: e.g. "gas_cylinder".
-      group: "hazard" or "everyday".
-      functions: one or two function tags.
-      parts: part name -> materials it may be made of (a repeated one is likelier).
+      name: e.g. "gas_cylinder"; with spaces it is a phrase that means the type, too.
+      group: "hazard" or "everyday" (paper section 3).
+      functions: one or two function tags (C.5).
+      parts: part name -> materials it may be made of, the commonest first (a repeated one is
+        likelier). The recipe of the procedural world has the same parts.
+      coco: COCO category name, or None where none is unambiguous (C.1).
+      synonyms: phrases that mean this type and no other; singular, without articles.
+      aliases: its names in other label sets (COCO's, folders'); they count as a whole only.
+      failure: how it fails in fire, one or two sentences.
+      size_m: range of a real one's longest side, metres.
+      placement: where it stands in a scene: floor, surface, wall, ceiling.
+      environments: the groups of environments it is found in.
     """
 
     name: str
     group: str
     functions: tuple[str, ...]
     parts: Mapping[str, tuple[str, ...]]
+    coco: str | None
+    synonyms: tuple[str, ...]
+    aliases: tuple[str, ...]
+    failure: str
+    size_m: tuple[float, float]
+    placement: tuple[str, ...]
+    environments: tuple[str, ...]
+
+    @property
+    def title(self) -> str:
+        """The name for prose, e.g. "gas cylinder"."""
+        return self.name.replace("_", " ")
+
+    @property
+    def materials(self) -> tuple[str, ...]:
+        """Every material a part of it may have, without repeats, in order of appearance."""
+        return tuple(dict.fromkeys(m for made_of in self.parts.values() for m in made_of))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,12 +68,54 @@ class SeverityLevel:
     Attributes:
       name: "L0".."L4".
       title: e.g. "mild surface damage".
+      description: what an object looks like at this level, after B.1.
       ranges: metric -> (low, high), fractions, Table 6.
     """
 
     name: str
     title: str
+    description: str
     ranges: Mapping[str, tuple[float, float]]
+
+
+@dataclasses.dataclass(frozen=True)
+class SceneType:
+    """One type of scene.
+
+    Attributes:
+      name: e.g. "living_room".
+      environment: its group.
+      title: for captions, e.g. "living room".
+      phrase: for prompts, a noun phrase without an article.
+      objects: types usually found there; a hint for layouts, no claim.
+    """
+
+    name: str
+    environment: str
+    title: str
+    phrase: str
+    objects: tuple[str, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class IdentityRow:
+    """One of the identities of the object-level subset (paper section 3: 499), before any fire.
+
+    Attributes:
+      name: type and number, e.g. "mug-001".
+      object_type: its type.
+      style: what sets it apart from its siblings, B.1's variant style.
+      manufacturing: how it is made, B.1's design language; agrees with the materials.
+      colourway: one to three colour words of the procedural palette, the main one first.
+      materials: part -> material, every part of the type.
+    """
+
+    name: str
+    object_type: str
+    style: str
+    manufacturing: str
+    colourway: tuple[str, ...]
+    materials: Mapping[str, str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,21 +124,40 @@ class Taxonomy:
 
     Attributes:
       name: version of the vocabulary, stored in data sets and checkpoints.
-      object_types: names, in file order. materials: in order of failure. functions: names.
+      object_types: names, files in order of their names, types as they stand in them.
+      materials: in order of failure. functions: names.
+      coco_categories: names of the mapped COCO categories, in order of their ids.
+      coco_excluded: COCO category -> why it is not mapped.
+      environments: groups -> meaning. scene_types: names.
       severity: the ladder, L0 to L4.
       metrics: metric -> its definition with its denominator.
-      types: name -> ObjectType.
+      types: name -> ObjectType. scene_type_of: name -> SceneType.
+      identities: rows in file order.
       failure_order: material -> rank, 1 fails first (paper B.1).
+      failure_steps: what fails before what in B.1's words, earliest first.
+      meanings: function tag -> what it means.
+      coco_ids: every COCO category, mapped or not -> official id, 1 to 90.
+      normaliser: the look-ups behind `normalise_*`.
     """
 
     name: str
     object_types: tuple[str, ...]
     materials: tuple[str, ...]
     functions: tuple[str, ...]
+    coco_categories: tuple[str, ...]
+    coco_excluded: Mapping[str, str]
+    environments: tuple[str, ...]
+    scene_types: tuple[str, ...]
     severity: tuple[SeverityLevel, ...]
     metrics: Mapping[str, str]
     types: Mapping[str, ObjectType]
+    scene_type_of: Mapping[str, SceneType]
+    identities: tuple[IdentityRow, ...]
     failure_order: Mapping[str, int]
+    failure_steps: tuple[str, ...]
+    meanings: Mapping[str, str]
+    coco_ids: Mapping[str, int]
+    normaliser: Normaliser = dataclasses.field(repr=False, compare=False)
 
     def type(self, name: str) -> ObjectType:
         """The type called `name`.
@@ -104,154 +180,39 @@ class Taxonomy:
         """
         return self.type(name).group
 
+    def coco_of(self, name: str) -> str | None:
+        """The COCO category of the type, None where none is unambiguous (C.1).
 
-@functools.cache
-def load() -> Taxonomy:
-    """The taxonomy that ships with the package."""
-    return read(Path(__file__).parent)
+        Raises:
+          UserError: the type is unknown.
+        """
+        return self.type(name).coco
 
+    def coco_id(self, category: str) -> int:
+        """The official id (1 to 90) of one of COCO's 80 categories.
 
-def read(folder: Path) -> Taxonomy:
-    """Reads and checks a folder with the three files and the folder object_types.
+        Raises:
+          UserError: COCO has no such category.
+        """
+        if category not in self.coco_ids:
+            raise UserError(
+                f"{category!r} is not a COCO category. Known: {', '.join(self.coco_ids)}."
+            )
+        return self.coco_ids[category]
 
-    Raises:
-      UserError: a file is missing or is not TOML.
-      FaultsError: every fault in the contents.
-    """
-    raw = {name: _read(folder / name) for name in _FILES}
-    materials, functions = raw["materials.toml"], raw["functions.toml"]
-    severity = raw["severity.toml"]
-    types, faults = _read_types(folder / _TYPES)
-    faults += [
-        *_check_counts(materials, functions),
-        *_check_severity(severity),
-        *_check_types(types, set(materials), set(functions)),
-    ]
-    if faults:
-        raise FaultsError(f"{folder}: the taxonomy is not usable", faults, "Mend the files named.")
-    levels = tuple(
-        SeverityLevel(
-            level,
-            row["name"],
-            MappingProxyType({m: (float(row[m][0]), float(row[m][1])) for m in METRICS}),
-        )
-        for level, row in severity["levels"].items()
-    )
-    by_name = {
-        name: ObjectType(
-            name,
-            row["group"],
-            tuple(row["functions"]),
-            MappingProxyType({part: tuple(found) for part, found in row["parts"].items()}),
-        )
-        for name, row in types.items()
-    }
-    order = {name: int(row["failure_order"]) for name, row in materials.items()}
-    return Taxonomy(
-        name=NAME,
-        object_types=tuple(by_name),
-        materials=tuple(materials),
-        functions=tuple(functions),
-        severity=levels,
-        metrics=MappingProxyType(dict(severity["metrics"])),
-        types=MappingProxyType(by_name),
-        failure_order=MappingProxyType(order),
-    )
+    @property
+    def types_without_coco(self) -> tuple[str, ...]:
+        """The types whose boxes take no part in COCO-mapped mAP."""
+        return tuple(name for name, row in self.types.items() if row.coco is None)
 
+    def normalise_material(self, text: str) -> str | None:
+        """The material class that a free word or phrase names, else None (C.3)."""
+        return self.normaliser.material(text)
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return tomllib.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError as error:
-        raise UserError(f"{path}: not found. A taxonomy folder holds {', '.join(_FILES)}.") from (
-            error
-        )
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
-        raise UserError(f"{path}: is not readable TOML ({error}). Mend the file.") from error
+    def normalise_type(self, text: str) -> str | None:
+        """The object type that a free noun phrase names, else None (C.4)."""
+        return self.normaliser.type(text)
 
-
-def _read_types(folder: Path) -> tuple[dict[str, Any], list[str]]:
-    """Every table of the folder's `*.toml`, files by name, tables as they stand; and the faults."""
-    found: dict[str, Any] = {}
-    faults: list[str] = []
-    if not folder.is_dir():
-        raise UserError(f"{folder}: not found. A taxonomy has a folder of object types.")
-    for path in sorted(folder.glob("*.toml")):
-        if path.name.startswith("."):
-            continue
-        tables = _read(path)
-        faults += [f"{path.name}: {name} is defined twice" for name in tables if name in found]
-        found.update(tables)
-    return found, faults
-
-
-def _check_counts(materials: Mapping[str, Any], functions: Mapping[str, Any]) -> list[str]:
-    faults = []
-    if len(materials) != NUM_MATERIALS:
-        faults.append(f"materials.toml: {len(materials)} materials, the paper has {NUM_MATERIALS}")
-    if len(functions) != NUM_FUNCTIONS:
-        faults.append(f"functions.toml: {len(functions)} functions, the paper has {NUM_FUNCTIONS}")
-    orders = [row.get("failure_order") for row in materials.values()]
-    if not all(isinstance(o, int) for o in orders):
-        faults.append("materials.toml: every material needs a failure_order")
-    elif orders != sorted(orders):
-        faults.append("materials.toml: materials must stand in their order of failure")
-    return faults
-
-
-def _check_severity(severity: Mapping[str, Any]) -> list[str]:
-    faults = []
-    levels = severity.get("levels", {})
-    if tuple(levels) != ("L0", "L1", "L2", "L3", "L4"):
-        faults.append(f"severity.toml: levels are {list(levels)}, must be L0..L4 in order")
-    missing = [m for m in METRICS if m not in severity.get("metrics", {})]
-    faults += [f"severity.toml: metric {m} has no definition" for m in missing]
-    for level, row in levels.items():
-        for metric in METRICS:
-            bounds = row.get(metric)
-            if not (
-                isinstance(bounds, list) and len(bounds) == 2 and 0 <= bounds[0] < bounds[1] <= 1
-            ):
-                faults.append(
-                    f"severity.toml: {level}.{metric} is {bounds}, not 0 <= low < high <= 1"
-                )
-        if "name" not in row:
-            faults.append(f"severity.toml: {level} has no name")
-    if not faults:
-        # Where the paper's ranges are monotone, so are ours; surface_failure is not (Table 6).
-        for metric, sign in (
-            ("soot_coverage", 1),
-            ("deformation", 1),
-            ("structural_integrity", -1),
-        ):
-            middles = [sign * sum(row[metric]) for row in levels.values()]
-            if middles != sorted(middles):
-                faults.append(f"severity.toml: {metric} does not run one way over the levels")
-    return faults
-
-
-def _check_types(types: Mapping[str, Any], materials: set[str], functions: set[str]) -> list[str]:
-    faults = []
-    for name, row in types.items():
-        where = f"object_types: {name}"
-        if not isinstance(row, dict):
-            faults.append(f"{where} is not a table")
-            continue
-        if row.get("group") not in GROUPS:
-            faults.append(f"{where}: group {row.get('group')!r} is not one of {', '.join(GROUPS)}")
-        tags = row.get("functions", [])
-        if not 1 <= len(tags) <= 2:
-            faults.append(f"{where}: {len(tags)} function tags, must be one or two")
-        faults += [f"{where}: unknown function {tag!r}" for tag in tags if tag not in functions]
-        parts = row.get("parts", {})
-        if not parts:
-            faults.append(f"{where}: no parts")
-        for part, made_of in parts.items():
-            if not made_of:
-                faults.append(f"{where}: part {part} has no material")
-            faults += [
-                f"{where}: part {part} has unknown material {m!r}"
-                for m in made_of
-                if m not in materials
-            ]
-    return faults
+    def normalise_function(self, text: str) -> str | None:
+        """The function tag that a free statement of purpose names, else None (C.4, C.5)."""
+        return self.normaliser.function(text)
