@@ -62,7 +62,7 @@ def mean_interval(
       ValueError: no values, lengths differ, a value is not finite, or a weight is not positive.
     """
     totals, masses = _cluster_sums(values, clusters, weights)
-    low, high = _bounds(
+    low, high = bounds(
         lambda counts: (counts @ totals) / (counts @ masses),
         len(totals),
         resamples,
@@ -116,7 +116,7 @@ def relative_interval(
         missing = np.full_like(below, np.nan)
         return np.divide(counts @ tops, below, out=missing, where=below > 0) - 1.0
 
-    low, high = _bounds(change, len(tops), resamples, seed, confidence)
+    low, high = bounds(change, len(tops), resamples, seed, confidence)
     if low is not None and np.isnan(low):
         return None
     value = float(tops.sum() / bottoms.sum() - 1.0)
@@ -140,16 +140,30 @@ def sign_flip_p(
     """
     difference = np.asarray(values, np.float64) - np.asarray(rivals, np.float64)
     totals, _ = _cluster_sums(difference, clusters, weights)
-    observed = abs(totals.sum())
-    slack = 1e-12 * max(np.abs(totals).sum(), 1e-300)
-    if len(totals) <= _EXACT_CLUSTERS:
-        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=len(totals))))
-        return float(np.mean(np.abs(signs @ totals) >= observed - slack))
+    return permutation_p(lambda s: np.abs(s @ totals), len(totals), flips=flips, seed=seed)
+
+
+def permutation_p(
+    statistic: Callable[[np.ndarray], np.ndarray], clusters: int, *, flips: int, seed: int
+) -> float:
+    """p-value of a sign-flip test: how often random signs reach what the data show.
+
+    Args:
+      statistic: signs [k, clusters] -> [k]; the data themselves are all signs +1.
+      clusters: identities.
+      flips: how many sign patterns are drawn where they are too many to enumerate.
+      seed: of the draws.
+    """
+    observed = float(statistic(np.ones((1, clusters)))[0])
+    slack = 1e-12 * max(abs(observed), 1e-300)
+    if clusters <= _EXACT_CLUSTERS:
+        signs = np.array(list(itertools.product((-1.0, 1.0), repeat=clusters)))
+        return float(np.mean(statistic(signs) >= observed - slack))
     reached, done = 0, 0
     for block in range(-(-flips // _BLOCK)):
-        signs = _drawn(_signs, len(totals), seed, block)[: flips - done]
+        signs = _drawn(_signs, clusters, seed, block)[: flips - done]
         done += len(signs)
-        reached += int((np.abs(signs @ totals) >= observed - slack).sum())
+        reached += int((statistic(signs) >= observed - slack).sum())
     return (1 + reached) / (1 + done)
 
 
@@ -175,13 +189,14 @@ def _cluster_sums(
     return totals, masses
 
 
-def _bounds(
+def bounds(
     statistic: Callable[[np.ndarray], np.ndarray],
     clusters: int,
     resamples: int,
     seed: int,
-    confidence: float,
+    confidence: float = 0.95,
 ) -> tuple[float | None, float | None]:
+    """Percentile bounds of a statistic: how often each cluster was drawn [k, clusters] -> [k]."""
     if clusters < 2 or resamples < 1:
         return None, None
     drawn, done = [], 0

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from trace_jax.metrics import intervals
+from trace_jax.metrics import intervals, ratios
 from trace_jax.tasks import records as record_table
 from trace_jax.tasks.records import Columns, Record
 from trace_jax.types import LEVELS, PRISTINE, Result
@@ -42,19 +42,34 @@ class Scope:
 
 @dataclasses.dataclass(frozen=True)
 class Metric:
-    """One number an example has, and how examples weigh in its mean.
+    """One number a set of examples has: the mean over its terms of sum(top) / sum(bottom).
 
     Attributes:
       name: as in results.
-      values: columns -> [n] float64, NaN where the example does not count.
-      weights: name of the column of weights, or None for equal ones.
+      terms: columns -> [(top [n], bottom [n]), ...], NaN where an example does not count.
       higher_is_better: which way is good.
     """
 
     name: str
-    values: Callable[[Columns], np.ndarray]
-    weights: str | None
+    terms: Callable[[Columns], list[ratios.Term]]
     higher_is_better: bool
+
+
+def mean_of(
+    name: str,
+    values: Callable[[Columns], np.ndarray],
+    *,
+    weights: str | None = None,
+    higher_is_better: bool = True,
+) -> Metric:
+    """The mean of one value an example, weighted by a column or evenly."""
+
+    def terms(columns: Columns) -> list[ratios.Term]:
+        found = values(columns)
+        mass = np.ones(len(found)) if weights is None else columns.number[weights]
+        return [(found * mass, mass)]
+
+    return Metric(name, terms, higher_is_better)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -153,15 +168,13 @@ class Task:
         for metric in self.metrics:
             cell = _measured(cells.of(condition, severity), metric)
             if len(cell):
-                found = intervals.mean_interval(
-                    metric.values(cell), cell.text["identity"], _weights(cell, metric), **draws
-                )
+                found = ratios.interval(metric.terms(cell), cell.text["identity"], **draws)
                 rows.append(self._row(scope, condition, severity, metric.name, found, group))
         for gain in self.gains:
             metric = next(m for m in self.metrics if m.name == gain.metric)
             pair = _pair(cells, condition, gain.against, severity, metric)
             if pair is not None:
-                found = intervals.paired_interval(*pair, **draws)
+                found = ratios.difference(*pair, **draws)
                 rows.append(self._row(scope, condition, severity, gain.name, found, group))
         return rows
 
@@ -178,8 +191,8 @@ class Task:
         if pair is None:
             return None
         draws: dict[str, Any] = {"resamples": scope.resamples, "seed": scope.seed}
-        found = intervals.paired_interval(*pair, **draws)
-        share = intervals.relative_interval(*pair, **draws)
+        found = ratios.difference(*pair, **draws)
+        share = ratios.relative(*pair, **draws)
         return Comparison(
             task=self.name,
             condition=condition,
@@ -192,7 +205,7 @@ class Task:
             relative=None if share is None else share.value,
             relative_low=None if share is None else share.low,
             relative_high=None if share is None else share.high,
-            p=intervals.sign_flip_p(*pair, seed=scope.seed),
+            p=ratios.sign_flip_p(*pair, seed=scope.seed),
             better=bool(found.value > 0 if metric.higher_is_better else found.value < 0),
             n=found.n,
             identities=found.clusters,
@@ -261,17 +274,14 @@ class _Cells:
 
 
 def _measured(cell: Columns, metric: Metric) -> Columns:
-    return cell.where(np.isfinite(metric.values(cell)))
-
-
-def _weights(cell: Columns, metric: Metric) -> np.ndarray | None:
-    return None if metric.weights is None else cell.number[metric.weights]
+    counts = [np.isfinite(values) for term in metric.terms(cell) for values in term]
+    return cell.where(np.logical_and.reduce(counts))
 
 
 def _pair(
     cells: _Cells, condition: str, against: str, severity: str, metric: Metric
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray | None] | None:
-    """Values of both sides on the queries they share, identities and weights; None if none."""
+) -> tuple[list[ratios.Term], list[ratios.Term], np.ndarray] | None:
+    """Terms of both sides on the queries they share, and identities; None if none."""
     if condition == against:
         return None
     left, right = record_table.paired(
@@ -280,12 +290,7 @@ def _pair(
     )
     if not len(left):
         return None
-    return (
-        metric.values(left),
-        metric.values(right),
-        left.text["identity"],
-        _weights(left, metric),
-    )
+    return metric.terms(left), metric.terms(right), left.text["identity"]
 
 
 def _columns(records: Sequence[Record] | Columns, group: str) -> Columns:

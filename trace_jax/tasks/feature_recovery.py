@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trace_jax.metrics import features
-from trace_jax.tasks.base import Metric, Task, column
+from trace_jax.tasks.base import Task, column, mean_of
 
 
 def measure(
@@ -40,8 +40,8 @@ FEATURE_RECOVERY = Task(
     name="feature_recovery",
     measure=measure,
     metrics=(
-        Metric("mse", column("mse"), weights="tokens", higher_is_better=False),
-        Metric("cosine", column("cosine"), weights="tokens", higher_is_better=True),
+        mean_of("mse", column("mse"), weights="tokens", higher_is_better=False),
+        mean_of("cosine", column("cosine"), weights="tokens"),
     ),
     gains=(),
     has_gallery=False,

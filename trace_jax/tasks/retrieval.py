@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from trace_jax.metrics import retrieval
-from trace_jax.tasks.base import BASE, Gain, Metric, Task
+from trace_jax.tasks.base import BASE, Gain, Task, mean_of
 from trace_jax.tasks.records import Columns
 
 NEIGHBOURS = 5
@@ -61,8 +61,8 @@ RETRIEVAL = Task(
     name="retrieval",
     measure=measure,
     metrics=(
-        Metric("r_at_1", _recall(1), weights=None, higher_is_better=True),
-        Metric("r_at_5", _recall(5), weights=None, higher_is_better=True),
+        mean_of("r_at_1", _recall(1)),
+        mean_of("r_at_5", _recall(5)),
     ),
     gains=(
         Gain("r_at_1_gain", "r_at_1", BASE),
