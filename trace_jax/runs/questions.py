@@ -4,19 +4,8 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from trace_jax import taxonomy
-from trace_jax.tasks import prompts
-from trace_jax.types import PRISTINE, Example
-
-# Questions about what is to be seen now; the paper's three ask what was.
-DAMAGE = (
-    "How badly is this object damaged?",
-    "Is there soot on this object?",
-    "How much of the surface is covered with soot?",
-    "Has this object been in a fire?",
-    "Is this object still in one piece?",
-)
-_WHOLE = 0.7  # structural integrity from which an object counts as in one piece
+from trace_jax.tasks import damage, prompts
+from trace_jax.types import Example
 
 
 class Turn(NamedTuple):
@@ -48,24 +37,14 @@ def about_origin(example: Example) -> list[Turn]:
 
 
 def about_damage(example: Example) -> list[Turn]:
-    """What can be seen now, from the row's severity and measured metrics."""
-    burnt = example.severity != PRISTINE
-    level = {level.name: level.title for level in taxonomy.load().severity}
-    soot = example.metrics["soot_coverage"] if burnt else 0.0
-    whole = not burnt or example.metrics["structural_integrity"] >= _WHOLE
-    answers = (
-        f"It shows {level[example.severity]}." if burnt else "It is not damaged.",
-        "Yes." if burnt else "No.",
-        f"About {round(soot * 10) * 10} percent." if burnt else "None of it.",
-        "Yes." if burnt else "No.",
-        "Yes." if whole else "No.",
-    )
-    return [Turn(q, a) for q, a in zip(DAMAGE, answers, strict=True)]
+    """What can be seen now; see tasks.damage."""
+    answers = damage.answers(example.severity, example.metrics)
+    return [Turn(q, a) for q, a in zip(damage.QUESTIONS, answers, strict=True)]
 
 
 def sentences() -> list[str]:
     """Whole questions, for the tokenizer."""
-    return [*prompts.prompts().values(), *DAMAGE]
+    return [*prompts.prompts().values(), *damage.QUESTIONS]
 
 
 def _joined(words: list[str]) -> str:

@@ -28,6 +28,7 @@ class AnswerRecord:
       answer: the model's words.
       tokens: how many tokens those are.
       recovered: whether the features went through the recoverer (the gate may have said no).
+      expected: the right answer in words, where the task has one ("damage"), else "".
     """
 
     task: str
@@ -45,6 +46,7 @@ class AnswerRecord:
     answer: str
     tokens: int
     recovered: bool
+    expected: str = ""
 
     @property
     def key(self) -> tuple[str, str, str]:

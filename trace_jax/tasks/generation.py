@@ -7,10 +7,11 @@ of the corpus (sums before ratios); shares and means are 0-1.
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
+import zlib
+from collections.abc import Callable, Mapping, Sequence
 
 from trace_jax.metrics import ratios
-from trace_jax.tasks import answers, parse, prompts
+from trace_jax.tasks import answers, damage, parse, prompts
 from trace_jax.tasks.answers import AnswerRecord
 from trace_jax.tasks.base import Metric, Task
 from trace_jax.tasks.judge import Judge
@@ -23,14 +24,15 @@ Measure = Callable[[AnswerRecord, Judge], dict[str, float]]
 class GenerationTask:
     """Attributes:
     name: as in flags and results.
-    prompt: makes the question.
+    ask: makes the question about an image: (path, severity, metrics) -> (question, the right answer
+      in words or "").
     max_new_tokens: the most an answer has.
     measure: one answer to numbers; NaN where the answer does not count.
     scorer: how numbers become rows.
     """
 
     name: str
-    prompt: Callable[[], str]
+    ask: Callable[[str, str, Mapping[str, float]], tuple[str, str]]
     max_new_tokens: int
     measure: Measure
     scorer: Task
@@ -103,7 +105,7 @@ _F1 = answers.micro_f1("material")
 
 MATERIAL = GenerationTask(
     "material",
-    lambda: prompts.MATERIAL,
+    lambda *_: (prompts.MATERIAL, ""),
     prompts.MAX_NEW_TOKENS["material"],
     _materials,
     _task(
@@ -117,7 +119,7 @@ MATERIAL = GenerationTask(
 
 DESCRIPTION = GenerationTask(
     "description",
-    lambda: prompts.DESCRIPTION,
+    lambda *_: (prompts.DESCRIPTION, ""),
     prompts.MAX_NEW_TOKENS["description"],
     _description,
     _task(
@@ -142,7 +144,7 @@ DESCRIPTION = GenerationTask(
 
 FUNCTION = GenerationTask(
     "function",
-    prompts.function_prompt,
+    lambda *_: (prompts.function_prompt(), ""),
     prompts.MAX_NEW_TOKENS["function"],
     _function,
     _task(
@@ -160,6 +162,26 @@ FUNCTION = GenerationTask(
     ),
 )
 
+
+def _ask_damage(path: str, severity: str, metrics: Mapping[str, float]) -> tuple[str, str]:
+    # One question an image, spread evenly and the same in every run.
+    number = zlib.crc32(path.encode("utf-8")) % len(damage.QUESTIONS)
+    return damage.QUESTIONS[number], damage.answers(severity, metrics)[number]
+
+
+def _damage(record: AnswerRecord, judge: Judge) -> dict[str, float]:
+    del judge
+    return {"right": float(damage.same(record.answer, record.expected))}
+
+
+DAMAGE = GenerationTask(
+    "damage",
+    _ask_damage,
+    prompts.MAX_NEW_TOKENS["damage"],
+    _damage,
+    _task("damage", _metric("accuracy", answers.share("right"))),
+)
+
 GENERATION_TASKS: dict[str, GenerationTask] = {
-    task.name: task for task in (MATERIAL, DESCRIPTION, FUNCTION)
+    task.name: task for task in (MATERIAL, DESCRIPTION, FUNCTION, DAMAGE)
 }

@@ -34,7 +34,7 @@ RETRIEVAL = (
 )
 # Paper C.5: at most 150 output tokens. The other prompts' answers are shorter; C.3 and C.4 say
 # no number, so theirs are ours.
-MAX_NEW_TOKENS = {"material": 64, "description": 96, "function": 150}
+MAX_NEW_TOKENS = {"material": 64, "description": 96, "function": 150, "damage": 32}
 
 FUNCTION_LABEL, MATERIALS_LABEL = "Function:", "Materials:"
 
