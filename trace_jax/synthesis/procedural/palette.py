@@ -188,6 +188,8 @@ class Palette:
         """Draws a finish of `material` in the colour of `slot`.
 
         Args:
+          slot: one of the object's colours, or a word of COLOURS where the real thing has no
+            choice, like a stop sign's red.
           patterns: allowed patterns; empty means the material's own; a single one is certain.
           bare: chance that wood, metal or glass shows itself rather than paint; below 0 uses
             the material's default.
@@ -195,6 +197,8 @@ class Palette:
         """
         row = np.zeros(pt.COLUMNS)
         gloss, metallic, shine = _SURFACE[material]
+        if slot not in self._values:
+            self._words[slot], self._values[slot] = slot, _jitter(rng, COLOURS[slot])
         c1, colour = self._values[slot], self._words[slot]
         others = [s for s in ("accent", "second", "contrast") if s != slot]
         pick = str(rng.choice(others, p=[0.25, 0.15, 0.6] if len(others) == 3 else None))

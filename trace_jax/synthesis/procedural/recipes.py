@@ -5,7 +5,8 @@ A recipe is one table of `recipes/*.toml`, named as the taxonomy's type:
   params   drawn in order for every instance: `[low, high]` uniform, `{int = [a, b]}`,
            `{pick = [...]}`, `{chance = p}`, a number, or an expression over earlier ones
   derived  more expressions, after all params
-  looks    part -> {slot, patterns, bare, coarse}: how a taxonomy part is finished, see palette
+  looks    part -> {slot, patterns, bare, coarse}: how a taxonomy part is finished, see palette;
+           a slot is a colour of the object or a word of palette.COLOURS
   hues     likely main colours
   yaw, pitch   the range of the reference view in degrees
   parts    primitives, each of a taxonomy `part`: `shape` with its sizes (see `_SHAPES`), `at`
@@ -33,12 +34,12 @@ from trace_jax.errors import FaultsError
 from trace_jax.synthesis.procedural import shapes
 from trace_jax.synthesis.procedural.expressions import ExpressionError, evaluate, names_in
 from trace_jax.synthesis.procedural.mesh import Mesh
-from trace_jax.synthesis.procedural.palette import Finish, Palette
+from trace_jax.synthesis.procedural.palette import COLOURS, Finish, Palette
 from trace_jax.synthesis.procedural.patterns import PATTERNS
 
 _FOLDER = Path(__file__).parent / "recipes"
 _SLOTS = frozenset(
-    ("main", "accent", "second", "trim", "dark", "light", "black", "white", "contrast")
+    ("main", "accent", "second", "trim", "dark", "light", "black", "white", "contrast", *COLOURS)
 )
 _AXES = {"x": (0.0, 90.0, 0.0), "y": (90.0, 0.0, 0.0), "z": (0.0, 0.0, 0.0)}
 
