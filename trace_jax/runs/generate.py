@@ -19,6 +19,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
+import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
@@ -29,6 +30,7 @@ from trace_jax.progress import Progress
 from trace_jax.synthesis.procedural import WORLD, Request, identity_name
 from trace_jax.synthesis.procedural.encode import FORMATS, EncodedPicture, render_identity
 from trace_jax.synthesis.procedural.sheet import sheet
+from trace_jax.synthesis.procedural.world import INVENTORY
 from trace_jax.types import LEVELS, SPLITS, Example, PartMaterial
 
 _JOURNAL = ".generate.jsonl"
@@ -46,6 +48,7 @@ class Series:
       split: split of its rows.
       count: identities.
       first: index of the first one.
+      indices: which ones, where they are not `count` in a row.
       views: pristine views.
       levels: damage levels.
       draws: fires an identity.
@@ -58,6 +61,7 @@ class Series:
     views: tuple[int, ...] = (0,)
     levels: tuple[str, ...] = LEVELS
     draws: int = 1
+    indices: tuple[int, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +123,7 @@ class GenerateConfig:
         return [
             (s, Request(s.name, k, self.seed, self.size, s.views, s.levels, s.draws))
             for s in self.series
-            for k in range(s.first, s.first + s.count)
+            for k in s.indices or range(s.first, s.first + s.count)
         ]
 
 
@@ -140,7 +144,7 @@ def from_sizes(
     """The config of a data set given by numbers alone.
 
     Args:
-      identities: split 80/10/10 (paper section 3) where `split_sizes` is empty.
+      identities: of the inventory, see `inventory_series`; where `split_sizes` is empty.
       split_sizes: identities of train, val and test.
       views: pristine views of every identity.
 
@@ -158,17 +162,65 @@ def from_sizes(
                 "train,val,test."
             )
     else:
-        tenth = round(identities / 10)
-        counts = (identities - 2 * tenth, tenth, tenth)
+        counts = (0, 0, 0)
     if views < 1 or draws < 1:
         raise UserError("--views and --draws must be at least 1.")
-    series = tuple(
-        Series(split, split, count, 0, tuple(range(views)), LEVELS, draws)
-        for split, count in zip(SPLITS, counts, strict=True)
-    )
+    common: dict[str, Any] = {"views": tuple(range(views)), "levels": LEVELS, "draws": draws}
+    if split_sizes:
+        series = tuple(
+            Series(split, split, count, **common)
+            for split, count in zip(SPLITS, counts, strict=True)
+        )
+    else:
+        series = inventory_series(identities, seed, **common)
     config = GenerateConfig(name, "1.0.0", engine, kind, seed, size, format, quality, series)
     config.check()
     return config
+
+
+def inventory_series(identities: int, seed: int, **common: Any) -> tuple[Series, ...]:
+    """The first so many identities of the inventory, split 80/10/10 (paper section 3).
+
+    The order has every type once before any twice. Validation and test take identities whose type
+    training has too, as many different types as can be. Beyond the inventory's size random
+    variants follow.
+
+    Args:
+      identities: how many.
+      seed: of the split.
+      common: further fields of Series.
+    """
+    known = taxonomy.load().identities
+    seen: dict[str, int] = {}
+    number = []
+    for row in known:
+        number.append(seen.get(row.object_type, 0))
+        seen[row.object_type] = number[-1] + 1
+    order = sorted(range(len(known)), key=lambda k: (number[k], k))[:identities]
+    tenth = round(identities / 10)
+    rng = np.random.default_rng([seed, 499])
+    # Held out are second and further variants, types in random order, one of each before another.
+    place = {name: float(rng.random()) for name in seen}
+    spare = sorted(
+        (k for k in order if number[k] > 0),
+        key=lambda k: (number[k], place[known[k].object_type]),
+    )
+    if len(spare) < 2 * tenth:
+        spare += sorted(
+            (k for k in order if number[k] == 0), key=lambda k: place[known[k].object_type]
+        )
+    held = {"val": spare[:tenth], "test": spare[tenth : 2 * tenth]}
+    out = set(held["val"]) | set(held["test"])
+    chosen = {"train": [k for k in order if k not in out], **held}
+    series = [
+        Series(INVENTORY, split, len(chosen[split]), indices=tuple(sorted(chosen[split])), **common)
+        for split in SPLITS
+        if chosen[split]
+    ]
+    more = identities - len(order)
+    if more:
+        series.append(Series("train", "train", more, **common))
+    return tuple(series)
 
 
 def default_out(page: ConfigDict | None, subset: str) -> str:
@@ -298,6 +350,8 @@ def _write(
             draw=picture.draw,
             metrics=picture.metrics,
             caption=picture.caption,
+            description=picture.description,
+            failure_notes=picture.failure_notes,
             sha256=hashlib.sha256(item.data).hexdigest(),
         )
         written.append(rows.to_json(example))

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import re
-from collections.abc import Mapping
+import tomllib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 from trace_jax import taxonomy
@@ -26,6 +29,38 @@ def caption(object_type: str, mesh: Mesh, severity: str) -> str:
         return sentence
     titles = {level.name: level.title for level in taxonomy.load().severity}
     return f"{sentence} after a fire, {titles[severity]}"
+
+
+def describe(object_type: str, materials: Sequence[str], severity: str) -> str:
+    """What the fire has done to an object at a level (paper A.3, B.1), from its materials.
+
+    Args:
+      object_type: taxonomy name.
+      materials: of its parts, repeats allowed.
+      severity: "L0".."L4"; "pristine" gives "".
+    """
+    if severity == "pristine":
+        return ""
+    known = taxonomy.load()
+    number = [level.name for level in known.severity].index(severity)
+    order = sorted(set(materials), key=lambda m: known.failure_order[m])
+    states = "; ".join(f"{m} {_states()[m][number]}" for m in order)
+    title = known.severity[number].title
+    return f"{object_type.replace('_', ' ')}, {title}: {states}."
+
+
+def failure_notes(object_type: str, materials: Sequence[str]) -> str:
+    """How its weakest parts fail: the type's note, and its materials in their order of failure."""
+    known = taxonomy.load()
+    order = sorted(set(materials), key=lambda m: known.failure_order[m])
+    note = known.types[object_type].failure
+    return f"{note} Order of failure: {', '.join(order)}.".strip()
+
+
+@functools.cache
+def _states() -> Mapping[str, Sequence[str]]:
+    text = (Path(__file__).parent / "states.toml").read_text(encoding="utf-8")
+    return tomllib.loads(text)
 
 
 def variant(mesh: Mesh, values: Mapping[str, Any]) -> str:

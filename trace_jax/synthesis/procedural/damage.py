@@ -36,7 +36,7 @@ _HEAT = (0.30, 0.40, 0.53, 0.68, 0.82)
 _OPACITY = (0.62, 0.73, 0.81, 0.87, 0.90)
 _LEVELS = ("L0", "L1", "L2", "L3", "L4")
 _STEP = 0.03  # least rise of heat from level to level
-_MOST_BENDING = 2.4
+_MOST_BENDING = 3.4
 
 
 @dataclasses.dataclass(frozen=True)

@@ -142,9 +142,18 @@ def _jitter(rng: np.random.Generator, colour: Sequence[int]) -> np.ndarray:
 
 
 class Palette:
-    """The colours of one object: slots are drawn once and shared by its parts."""
+    """The colours of one object: slots are drawn once and shared by its parts.
 
-    def __init__(self, rng: np.random.Generator, hues: Sequence[str] = ()) -> None:
+    Args:
+      rng: draws what is not given.
+      hues: likely main colours.
+      words: a colourway: colours take the slots main, accent and second in turn; the name of a
+        wood, a metal or a kind of glass says what that material is, bare.
+    """
+
+    def __init__(
+        self, rng: np.random.Generator, hues: Sequence[str] = (), words: Sequence[str] = ()
+    ) -> None:
         names = list(COLOURS)
         main = str(rng.choice(list(hues) if hues and rng.random() < 0.75 else names))
         others = [n for n in names if n != main]
@@ -161,10 +170,20 @@ class Palette:
             "white": "white",
             "contrast": self._contrasting(rng, main),
         }
+        given = [word for word in words if word in COLOURS]
+        self._words.update(zip(("main", "accent", "second"), given, strict=False))
         self._values = {slot: _jitter(rng, COLOURS[word]) for slot, word in self._words.items()}
         self._wood = str(rng.choice(list(WOODS)))
         self._metal = str(rng.choice(list(METALS), p=[0.28, 0.18, 0.14, 0.1, 0.12, 0.12, 0.06]))
         self._glass = str(rng.choice(list(GLASSES), p=[0.35, 0.15, 0.15, 0.15, 0.1, 0.1]))
+        self._bare: dict[str, bool] = {}
+        for word in words:
+            if word in COLOURS:
+                continue
+            for material, stuff in (("wood", WOODS), ("metal", METALS), ("glass", GLASSES)):
+                if word in stuff:
+                    setattr(self, f"_{material}", word)
+                    self._bare[material] = True
 
     @staticmethod
     def _contrasting(rng: np.random.Generator, main: str) -> str:
@@ -214,6 +233,7 @@ class Palette:
             pattern = str(rng.choice([p for p in allowed if p != "plain"]))
         default_bare = {"wood": 0.72, "metal": 0.4, "glass": 1.0}.get(material, 0.0)
         is_bare = rng.random() < (default_bare if bare < 0 else bare)
+        is_bare = self._bare.get(material, is_bare)
         if material == "wood" and is_bare:
             c1, c2 = (_jitter(rng, c) for c in WOODS[self._wood])
             colour, pattern = self._wood, "grain"

@@ -23,7 +23,7 @@ import dataclasses
 import functools
 import math
 import tomllib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -243,12 +243,27 @@ def draw_params(recipe: Recipe, rng: np.random.Generator) -> dict[str, Any]:
     return values
 
 
-def build(recipe: Recipe, rng: np.random.Generator) -> tuple[Mesh, dict[str, Any]]:
-    """Draws an instance: its mesh, standing on the floor about the origin, and its parameters."""
+def build(
+    recipe: Recipe,
+    rng: np.random.Generator,
+    materials: Mapping[str, str] | None = None,
+    colours: Sequence[str] = (),
+) -> tuple[Mesh, dict[str, Any]]:
+    """Draws an instance.
+
+    Args:
+      recipe: its type's.
+      rng: draws whatever is not given.
+      materials: part -> material, for parts whose material is given.
+      colours: a colourway, see Palette.
+
+    Returns:
+      The mesh, standing on the floor about the origin, and the drawn parameters.
+    """
     parts = taxonomy.load().types[recipe.name].parts
     values = draw_params(recipe, rng)
-    palette = Palette(rng, recipe.hues)
-    finishes = _finishes(recipe, parts, palette, rng)
+    palette = Palette(rng, recipe.hues, colours)
+    finishes = _finishes(recipe, parts, palette, rng, materials or {})
     order = list(finishes)
     placed: list[tuple[str, shapes.Surface]] = []
     for piece in recipe.parts:
@@ -290,6 +305,7 @@ def _finishes(
     parts: Mapping[str, tuple[str, ...]],
     palette: Palette,
     rng: np.random.Generator,
+    given: Mapping[str, str],
 ) -> dict[str, Finish]:
     drawn: dict[str, str] = {}
     finishes: dict[str, Finish] = {}
@@ -300,6 +316,7 @@ def _finishes(
         slot = look.get("slot", "main")
         if slot in drawn and drawn[slot] in allowed:
             material = drawn[slot]
+        material = given.get(name, material)
         drawn.setdefault(slot, material)
         finishes[name] = palette.finish(
             rng,

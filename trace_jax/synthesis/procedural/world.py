@@ -22,10 +22,12 @@ from trace_jax.synthesis.procedural.render import Body, render
 from trace_jax.synthesis.procedural.undamaged import undamaged
 
 # Changes whenever pixels of an identity change; stored in every data set.
-WORLD = 1
+WORLD = 2
 
+# The series of the taxonomy's own identities (paper section 3: 499).
+INVENTORY = "inventory"
 # Separate streams of random numbers: series never share an identity.
-_SERIES = {"train": 0, "val": 1, "test": 2, "pretrain": 3, "sample": 4}
+_SERIES = {"train": 0, "val": 1, "test": 2, "pretrain": 3, "sample": 4, INVENTORY: 5}
 _OBJECT, _VIEW, _FIRE = 0, 1, 2
 PRISTINE = "pristine"
 
@@ -35,7 +37,8 @@ class Request:
     """One identity and the pictures wanted of it.
 
     Attributes:
-      series: "train", "val", "test", "pretrain" or "sample"; a stream of random numbers.
+      series: "train", "val", "test", "pretrain" or "sample", a stream of random numbers, or
+        "inventory": the taxonomy's identities with their materials and colourways.
       index: within the series.
       seed: of the whole world.
       size: side of the pictures in pixels, 64-448.
@@ -59,7 +62,8 @@ class Picture:
 
     Attributes:
       pixels: uint8 [size, size, 3].
-      identity, object_type, variant, severity, view, draw, metrics, caption: as in a manifest row.
+      identity, object_type, variant, severity, view, draw, metrics, caption, description,
+        failure_notes: as in a manifest row.
       materials: (part, material) pairs.
       functions: function tags of the type.
     """
@@ -75,6 +79,8 @@ class Picture:
     functions: tuple[str, ...]
     metrics: dict[str, float]
     caption: str
+    description: str
+    failure_notes: str
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +91,7 @@ class Identity:
     object_type: str
     mesh: Mesh
     values: dict[str, Any]
+    variant: str
 
 
 @functools.cache
@@ -102,7 +109,9 @@ def type_of(index: int) -> str:
 
 
 def identity_name(series: str, index: int) -> str:
-    """A readable, unique name, e.g. "mug-train-00123"."""
+    """A readable, unique name, e.g. "mug-train-00123"; the inventory has names of its own."""
+    if series == INVENTORY:
+        return taxonomy.load().identities[index].name
     return f"{type_of(index)}-{series}-{index:05d}"
 
 
@@ -114,9 +123,17 @@ def _stream(request: Request, *key: int) -> np.random.Generator:
 
 def make_identity(request: Request) -> Identity:
     """Builds the requested identity's object."""
+    rng = _stream(request, _OBJECT)
+    if request.series == INVENTORY:
+        row = taxonomy.load().identities[request.index]
+        recipe = recipes.load()[row.object_type]
+        mesh, values = recipes.build(recipe, rng, row.materials, row.colourway)
+        words = f"{row.style}; {row.manufacturing}; {', '.join(row.colourway)}"
+        return Identity(row.name, row.object_type, mesh, values, words)
     name = type_of(request.index)
-    mesh, values = recipes.build(recipes.load()[name], _stream(request, _OBJECT))
-    return Identity(identity_name(request.series, request.index), name, mesh, values)
+    mesh, values = recipes.build(recipes.load()[name], rng)
+    words = captions.variant(mesh, values)
+    return Identity(identity_name(request.series, request.index), name, mesh, values, words)
 
 
 def viewpoint(request: Request, identity: Identity, view: int) -> tuple[Camera, Light]:
@@ -180,11 +197,12 @@ def _picture(
     camera, light = viewpoint(request, identity, view)
     mesh = identity.mesh
     kind = taxonomy.load().type(identity.object_type)
+    materials = [finish.material for finish in mesh.finishes]
     return Picture(
         render(body, camera, light, request.size),
         identity.name,
         identity.object_type,
-        captions.variant(mesh, identity.values),
+        identity.variant,
         severity,
         view,
         draw,
@@ -194,4 +212,6 @@ def _picture(
         kind.functions,
         metrics,
         captions.caption(identity.object_type, mesh, severity),
+        captions.describe(identity.object_type, materials, severity),
+        captions.failure_notes(identity.object_type, materials),
     )
