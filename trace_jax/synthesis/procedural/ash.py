@@ -20,6 +20,12 @@ _BORDER = 0.035
 _LEAST = 0.015
 
 
+def _long_axis(scatter: np.ndarray) -> np.ndarray:
+    """Axes of the mound as columns [2, 2]: along an object that lies long across the floor."""
+    values, vectors = np.linalg.eigh(scatter)
+    return vectors[:, ::-1] if values[1] > 4 * values[0] else np.eye(2)
+
+
 def add(
     body: Body, mesh: Mesh, lost: np.ndarray, kind: np.ndarray, camera: Camera, seed: int
 ) -> Body:
@@ -37,8 +43,10 @@ def add(
     colour = (table.debris[kind] * left[:, None]).sum(0) / volume
     points = mesh.points.astype(np.float64)
     middle = (points[:, :2] * left[:, None]).sum(0) / volume
-    spread = np.sqrt(((points[:, :2] - middle) ** 2 * left[:, None]).sum(0) / volume)
-    half = np.clip(1.7 * spread, 0.09 * mesh.diagonal, np.ptp(points, axis=0)[:2].max() / 2)
+    away = points[:, :2] - middle
+    turn = _long_axis((away * left[:, None]).T @ away / volume)
+    spread = np.sqrt(((away @ turn) ** 2 * left[:, None]).sum(0) / volume)
+    half = np.clip(1.7 * spread, 0.09 * mesh.diagonal, np.ptp(away @ turn, axis=0).max() / 2)
     reach = 0.62 + 0.38 * min(volume / 0.4, 1.0)
     tall = (0.10 + 0.35 * min(volume, 0.6)) * float(half.min())
     theta = np.linspace(0, 2 * np.pi, _AROUND + 1)[:-1]
@@ -49,8 +57,9 @@ def add(
     )  # fmt: skip
     edge = (0.80 + 0.34 * wobble)[None, :]
     for _ in range(12):
-        x = middle[0] + half[0] * reach * share[:, None] * edge * np.cos(theta)
-        y = middle[1] + half[1] * reach * share[:, None] * edge * np.sin(theta)
+        grown = reach * share[:, None] * edge
+        mound = [half[0] * grown * np.cos(theta), half[1] * grown * np.sin(theta)]
+        x, y = middle[:, None, None] + np.einsum("ij,jrk->irk", turn, np.stack(mound))
         rim = np.column_stack([x[-1], y[-1], np.zeros(_AROUND)])
         seen = camera.project(rim)[:, :2]
         if seen.min() > _BORDER and seen.max() < 1 - _BORDER:
