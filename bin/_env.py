@@ -28,18 +28,19 @@ def enter(setup=False):
     os.execv(str(_PYTHON), [str(_PYTHON), *sys.argv])
 
 
-def main(function):
+def main(function, arguments=False):
     """Runs an absl main; a UserError is printed plainly and ends with status 2.
 
     Args:
       function: takes argv, returns an exit status or None.
+      arguments: whether it takes more than flags.
     """
     from absl import app, flags, logging
 
     from trace_jax.errors import UserError
 
     def guarded(argv):
-        if len(argv) > 1:
+        if len(argv) > 1 and not arguments:
             print("%s: unexpected argument %r; see --help" % (argv[0], argv[1]), file=sys.stderr)
             return 2
         if not flags.FLAGS["verbosity"].present:

@@ -1,165 +1,156 @@
-"""One row of `manifest.jsonl` as JSON and back, with every fault of a row reported at once."""
+"""One row of `manifest.jsonl` as JSON and back, with every fault of a row reported at once.
+
+Rows of kind "scenes" are `types.SceneExample` (`scene_rows`), all others `types.Example`.
+"""
 
 from __future__ import annotations
 
 import dataclasses
 import json
-import math
-from typing import Any
+from typing import Any, overload
 
-from trace_jax.types import SEVERITIES, SPLITS, Example, PartMaterial
+from trace_jax.data import fields, scene_rows
+from trace_jax.data.faults import Fault
+from trace_jax.types import SEVERITIES, SPLITS, Example, PartMaterial, SceneExample
+
+Row = Example | SceneExample
 
 _REQUIRED = ("path", "identity", "object_type", "variant", "severity", "split")
-_TEXT = (*_REQUIRED, "caption", "sha256")
+# Younger than the first manifests: left out where empty, so that those keep their bytes.
+_OMITTED_EMPTY = ("description", "failure_notes")
+_TEXT = (*_REQUIRED, "caption", "sha256", *_OMITTED_EMPTY)
 _COUNTS = ("view", "draw")
 _KNOWN = {field.name for field in dataclasses.fields(Example)}
 _NEVER_EMPTY = ("path", "identity", "object_type")
 
 
-def to_json(example: Example) -> dict[str, Any]:
-    """An example as a JSON object; every field is spelled out."""
-    return dataclasses.asdict(example) | {
-        "materials": [dataclasses.asdict(m) for m in example.materials],
-        "functions": list(example.functions),
-        "metrics": {name: float(value) for name, value in example.metrics.items()},
+def subject_of(row: Row) -> str:
+    """What a row shows a state of: its identity, or the layout of a scene."""
+    return row.layout if isinstance(row, SceneExample) else row.identity
+
+
+def kind_of(raw: Any) -> str:
+    """ "scenes" for the JSON object of a scene's row, "objects" for any other value."""
+    return "scenes" if isinstance(raw, dict) and "layout" in raw else "objects"
+
+
+def to_json(row: Row) -> dict[str, Any]:
+    """A row as a JSON object; every field is spelled out but those that older rows lack."""
+    if isinstance(row, SceneExample):
+        return scene_rows.to_json(row)
+    raw = dataclasses.asdict(row) | {
+        "materials": [dataclasses.asdict(m) for m in row.materials],
+        "functions": list(row.functions),
+        "metrics": {name: float(value) for name, value in row.metrics.items()},
     }
+    return {name: value for name, value in raw.items() if value or name not in _OMITTED_EMPTY}
 
 
-def dumps(example: Example) -> str:
-    """An example as one line of JSON with sorted keys, without the newline."""
-    return json.dumps(to_json(example), sort_keys=True, ensure_ascii=False, separators=(", ", ": "))
+def dumps(row: Row) -> str:
+    """A row as one line of JSON with sorted keys, without the newline."""
+    return json.dumps(to_json(row), sort_keys=True, ensure_ascii=False, separators=(", ", ": "))
 
 
-def loads(line: str) -> tuple[Example | None, list[str]]:
-    """Reads one line of JSON.
-
-    Returns:
-      The example and no faults, or None and every fault of the line.
-    """
-    repeated: list[str] = []
+def parse(line: str) -> tuple[Any, list[Fault]]:
+    """One line as a JSON value (None where it is none), and what is wrong with it as JSON."""
+    repeated: list[Fault] = []
 
     def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         seen: dict[str, Any] = {}
         for key, value in pairs:
             if key in seen:
-                repeated.append(f"field {key!r} is written twice")
+                repeated.append(Fault("repeated-field", f"field {key!r} is written twice"))
             seen[key] = value
         return seen
 
     try:
-        raw = json.loads(line, object_pairs_hook=once)
-    except (json.JSONDecodeError, RecursionError) as error:
-        return None, [f"is not JSON ({error})"]
-    return from_json(raw, repeated)
+        return json.loads(line, object_pairs_hook=once), repeated
+    except (ValueError, RecursionError) as error:  # ValueError: also a number of 5,000 digits
+        return None, [Fault("not-json", f"is not JSON ({error})")]
 
 
-def from_json(raw: Any, faults: list[str] | None = None) -> tuple[Example | None, list[str]]:
-    """Turns a parsed JSON value into an example.
+@overload
+def loads(line: str) -> tuple[Example | None, list[Fault]]: ...
+@overload
+def loads(line: str, kind: str) -> tuple[Row | None, list[Fault]]: ...
+def loads(line: str, kind: str = "objects") -> tuple[Row | None, list[Fault]]:
+    """Reads one line of JSON as a row of a data set of that kind.
+
+    Returns:
+      The row and no faults, or None and every fault of the line.
+    """
+    raw, faults = parse(line)
+    if raw is None and faults:
+        return None, faults
+    return from_json(raw, faults, kind)
+
+
+@overload
+def from_json(
+    raw: Any, faults: list[Fault] | None = None
+) -> tuple[Example | None, list[Fault]]: ...
+@overload
+def from_json(
+    raw: Any, faults: list[Fault] | None = None, kind: str = ...
+) -> tuple[Row | None, list[Fault]]: ...
+def from_json(
+    raw: Any, faults: list[Fault] | None = None, kind: str = "objects"
+) -> tuple[Row | None, list[Fault]]:
+    """Turns a parsed JSON value into a row.
 
     Args:
       raw: any JSON value.
       faults: faults found already; the row is unusable when there are any.
+      kind: of the data set; "scenes" gives a `SceneExample`, the others an `Example`.
 
     Returns:
-      The example and no faults, or None and every fault.
+      The row and no faults, or None and every fault.
     """
     faults = list(faults or [])
     if not isinstance(raw, dict):
-        return None, [*faults, f"must be a JSON object, is {type(raw).__name__}"]
-    faults += [f"unknown field {name!r}" for name in sorted(set(raw) - _KNOWN)]
-    faults += [f"field {name!r} is missing" for name in _REQUIRED if name not in raw]
+        what = f"must be a JSON object, is {type(raw).__name__}"
+        return None, [*faults, Fault("not-object", what)]
+    if kind == "scenes":
+        return scene_rows.from_json(raw, faults)
+    faults += fields.keys(raw, _REQUIRED, _KNOWN)
     for name in _TEXT:
         if name in raw:
-            faults += _text_faults(name, raw[name])
+            faults += fields.text(name, raw[name], empty=name not in _NEVER_EMPTY)
     for name in _COUNTS:
-        value = raw.get(name, 0)
-        if isinstance(value, bool) or not isinstance(value, int) or value < 0:
-            faults.append(f"{name!r} must be a whole number from 0, is {value!r}")
-    faults += _choice_faults(raw, "severity", SEVERITIES)
-    faults += _choice_faults(raw, "split", SPLITS)
-    if isinstance(raw.get("path"), str):
-        faults += _path_faults(raw["path"])
-    faults += _hash_faults(raw.get("sha256", ""))
-    faults += _list_faults(raw)
+        faults += fields.count(name, raw.get(name, 0))
+    faults += fields.choice("severity", raw.get("severity"), SEVERITIES)
+    faults += fields.choice("split", raw.get("split"), SPLITS)
+    faults += fields.path(raw.get("path"))
+    faults += fields.sha256(raw.get("sha256", ""))
+    faults += _material_faults(raw.get("materials", []))
+    faults += fields.names("functions", raw.get("functions", []))
     faults += _metric_faults(raw.get("metrics", {}))
     if faults:
         return None, faults
-    fields = dict(raw)
-    fields["materials"] = tuple(PartMaterial(**m) for m in raw.get("materials", ()))
-    fields["functions"] = tuple(raw.get("functions", ()))
-    fields["metrics"] = {name: float(v) for name, v in raw.get("metrics", {}).items()}
-    return Example(**fields), []
+    known = dict(raw)
+    known["materials"] = tuple(PartMaterial(**m) for m in raw.get("materials", ()))
+    known["functions"] = tuple(raw.get("functions", ()))
+    known["metrics"] = {name: float(v) for name, v in raw.get("metrics", {}).items()}
+    return Example(**known), []
 
 
-def _text_faults(name: str, value: Any) -> list[str]:
-    if not isinstance(value, str):
-        return [f"{name!r} must be text, is {value!r}"]
-    if name in _NEVER_EMPTY and not value.strip():
-        return [f"{name!r} is empty"]
-    try:
-        value.encode("utf-8")
-    except UnicodeEncodeError:
-        return [f"{name!r} {value!r} cannot be written as UTF-8; rename the file or the label"]
-    return []
-
-
-def _choice_faults(raw: dict[str, Any], name: str, known: tuple[str, ...]) -> list[str]:
-    value = raw.get(name)
-    if not isinstance(value, str) or value in known:
-        return []
-    return [f"unknown {name} {value!r}; known: {', '.join(known)}"]
-
-
-def _path_faults(path: str) -> list[str]:
-    if "\0" in path or "\n" in path:
-        return [f"path {path!r} has a control character"]
-    if path.startswith("/") or (len(path) > 1 and path[1] == ":"):
-        return [f"path {path!r} is absolute; give it relative to the data folder"]
-    if "\\" in path:
-        return [f"path {path!r} has a backslash; separate folders by '/'"]
-    parts = path.split("/")
-    if ".." in parts:
-        return [f"path {path!r} leaves the data folder"]
-    if "" in parts or "." in parts:
-        # Two spellings of one file would pass as two rows.
-        return [f"path {path!r} is not in its plain form (an empty or '.' component)"]
-    return []
-
-
-def _hash_faults(value: Any) -> list[str]:
-    if not isinstance(value, str) or not value:
-        return []
-    if len(value) != 64 or set(value) - set("0123456789abcdef"):
-        return [f"'sha256' must be 64 lower-case hex digits, is {value!r}"]
-    return []
-
-
-def _list_faults(raw: dict[str, Any]) -> list[str]:
-    faults = []
-    materials = raw.get("materials", [])
+def _material_faults(materials: Any) -> list[Fault]:
     if not isinstance(materials, list):
-        faults.append(f"'materials' must be a list, is {materials!r}")
-        materials = []
-    for item in materials:
-        if (
-            not isinstance(item, dict)
-            or set(item) != {"part", "material"}
-            or not all(isinstance(text, str) and text for text in item.values())
-        ):
-            faults.append(f'a material must be {{"part": text, "material": text}}, is {item!r}')
-    functions = raw.get("functions", [])
-    if not isinstance(functions, list) or not all(isinstance(f, str) and f for f in functions):
-        faults.append(f"'functions' must be a list of names, is {functions!r}")
-    return faults
+        return [Fault("wrong-type", f"'materials' must be a list, is {materials!r}")]
+    return [
+        Fault("wrong-type", f'a material must be {{"part": text, "material": text}}, is {item!r}')
+        for item in materials
+        if not isinstance(item, dict)
+        or set(item) != {"part", "material"}
+        or not all(isinstance(text, str) and text for text in item.values())
+    ]
 
 
-def _metric_faults(metrics: Any) -> list[str]:
+def _metric_faults(metrics: Any) -> list[Fault]:
     if not isinstance(metrics, dict):
-        return [f"'metrics' must be an object, is {metrics!r}"]
-    faults = []
-    for name, value in metrics.items():
-        if isinstance(value, bool) or not isinstance(value, int | float):
-            faults.append(f"metric {name!r} must be a number, is {value!r}")
-        elif not math.isfinite(value) or not 0 <= value <= 1:
-            faults.append(f"metric {name!r} must lie in 0-1, is {value!r}")
-    return faults
+        return [Fault("wrong-type", f"'metrics' must be an object, is {metrics!r}")]
+    return [
+        fault
+        for name, value in metrics.items()
+        for fault in fields.fraction(f"metric {name!r}", value)
+    ]

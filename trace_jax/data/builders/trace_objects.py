@@ -1,160 +1,62 @@
-"""A data folder as a tensorflow-datasets set in ArrayRecord, without TensorFlow.
+"""Trajectories (kind "objects") as a tensorflow-datasets set in ArrayRecord, without TensorFlow.
 
-    from trace_jax.data.builders import trace_objects
-    builder = trace_objects.build("DIR", "OUT")            # OUT/trace_objects/<name>/<version>/
-    for example, picture in trace_objects.read(builder, "test"): ...
-    # elsewhere, without this package: tfds.builder_from_directory(...).as_data_source("test")
-
-What makes it work without TensorFlow (tensorflow-datasets 4.9.10): pictures are handed over as
-paths, so their encoded bytes are copied and never re-encoded; numeric features name numpy dtypes;
-the info is a plain `DatasetInfo` (`dataset_info_from_configs` would look for tfds' own metadata
-files); and reading is `as_data_source`, never `as_dataset`. Text features come back as bytes.
-tfds would decode pictures by its own rules, without EXIF; `read` skips that and opens them by
-`trace_jax.images`, like every other reader.
+from trace_jax.data.builders import trace_objects
+builder = trace_objects.build("DIR", "OUT")            # OUT/trace_objects/<name>/<version>/
+for example, picture in trace_objects.read(builder, "test"): ...
+# elsewhere, without this package: tfds.builder_from_directory(...).as_data_source("test")
 """
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tensorflow_datasets as tfds
-from PIL import Image
 
-from trace_jax import images
-from trace_jax.data import manifest
 from trace_jax.data import rows as row_schema
-from trace_jax.errors import FaultsError, UserError
-from trace_jax.types import SEVERITIES, SPLITS, Example
+from trace_jax.data.builders.folder_builder import FolderBuilder, prepare, read
+from trace_jax.data.rows import Row
+from trace_jax.types import SEVERITIES
 
-_VERSION = re.compile(r"\d+\.\d+\.\d+")
+__all__ = ["TraceObjects", "build", "object_features", "object_fields", "read"]
+
+_PLAIN = ("path", "identity", "object_type", "severity", "view", "draw", "functions", "materials")
 
 
-class TraceObjects(tfds.core.GeneratorBasedBuilder):
-    """One data folder of kind "objects" or "crops".
+class TraceObjects(FolderBuilder):
+    """One data folder of kind "objects"."""
 
-    Features: image, the searchable fields of a row, and `row`, the whole row as JSON.
-    """
+    kinds = ("objects",)
 
-    VERSION = tfds.core.Version("1.0.0")  # replaced by the config's, the version of the data
-    # tfds looks beside this file for checksums of downloads; there are none, and its search needs
-    # a package (importlib_resources) that it does not require itself.
-    code_path = None
+    def searchable(self) -> dict[str, Any]:
+        return object_features()
 
-    def __init__(self, *, folder: str | Path, **kwargs: Any) -> None:
-        self._data = manifest.read(folder)
-        info = self._data.info
-        if not _VERSION.fullmatch(info.version):
-            raise UserError(
-                f"{folder}/{manifest.INFO_FILE}: version {info.version!r} is not of the form "
-                "1.0.0, which tensorflow-datasets asks for"
-            )
-        config = tfds.core.BuilderConfig(
-            name=info.name, version=tfds.core.Version(info.version), description=info.kind
-        )
-        super().__init__(config=config, **kwargs)
+    def fields(self, row: Row) -> dict[str, Any]:
+        return object_fields(row)
 
-    def rows_by_split(self) -> dict[str, list[str]]:
-        """The folder's rows as JSON lines, by split."""
-        rows: dict[str, list[str]] = {}
-        for example in self._data.examples:
-            rows.setdefault(example.split, []).append(row_schema.dumps(example))
-        return rows
 
-    def _info(self) -> tfds.core.DatasetInfo:
-        text = tfds.features.Text
-        return tfds.core.DatasetInfo(
-            builder=self,
-            description=f"Data folder {self._data.info.name} ({self._data.info.kind}).",
-            features=tfds.features.FeaturesDict(
-                {
-                    "image": tfds.features.Image(),
-                    "row": text(),
-                    "path": text(),
-                    "identity": text(),
-                    "object_type": text(),
-                    "severity": tfds.features.ClassLabel(names=list(SEVERITIES)),
-                    "view": tfds.features.Scalar(np.int32),
-                    "draw": tfds.features.Scalar(np.int32),
-                    "functions": tfds.features.Sequence(text()),
-                    "materials": tfds.features.Sequence({"part": text(), "material": text()}),
-                }
-            ),
-            disable_shuffling=True,  # rows stay in the manifest's order
-        )
+def object_features() -> dict[str, Any]:
+    """tfds features of the searchable fields of an `Example`."""
+    text = tfds.features.Text
+    return {
+        "path": text(),
+        "identity": text(),
+        "object_type": text(),
+        "severity": tfds.features.ClassLabel(names=list(SEVERITIES)),
+        "view": tfds.features.Scalar(np.int32),
+        "draw": tfds.features.Scalar(np.int32),
+        "functions": tfds.features.Sequence(text()),
+        "materials": tfds.features.Sequence({"part": text(), "material": text()}),
+    }
 
-    def _split_generators(self, dl_manager: Any) -> dict[str, Iterator[tuple[int, dict[str, Any]]]]:
-        del dl_manager
-        present = {example.split for example in self._data.examples}
-        return {split: self._generate_examples(split) for split in SPLITS if split in present}
 
-    def _generate_examples(self, split: str) -> Iterator[tuple[int, dict[str, Any]]]:
-        for number, example in enumerate(self._data.examples):
-            if example.split != split:
-                continue
-            row = row_schema.to_json(example)
-            fields = {
-                name: row[name]
-                for name in ("path", "identity", "object_type", "severity", "view", "draw")
-            }
-            yield (
-                number,
-                fields
-                | {
-                    "image": str(self._data.path(example)),
-                    "row": row_schema.dumps(example),
-                    "functions": row["functions"],
-                    "materials": row["materials"],
-                },
-            )
+def object_fields(row: Row) -> dict[str, Any]:
+    """Those fields of one row."""
+    raw = row_schema.to_json(row)
+    return {name: raw[name] for name in _PLAIN}
 
 
 def build(folder: str | Path, data_dir: str | Path) -> TraceObjects:
-    """Writes a data folder as ArrayRecord under `data_dir`, or finds it there.
-
-    Raises:
-      FaultsError: the folder has faults; a picture that does not open is one.
-      UserError: `data_dir` holds another state of the same name and version.
-    """
-    faults = manifest.check(folder)
-    if faults:
-        raise FaultsError(f"{folder}: not written as a tensorflow-datasets set", faults)
-    builder = TraceObjects(folder=folder, data_dir=str(data_dir), file_format="array_record")
-    builder.download_and_prepare()
-    for split, wanted in builder.rows_by_split().items():
-        stored = builder.as_data_source(split=split, decoders=_raw())
-        if [stored[n]["row"].decode() for n in range(len(stored))] != wanted:
-            raise UserError(
-                f"{builder.data_path}: holds other rows of the same name and version. "
-                "Raise the version in dataset.json, or delete that folder."
-            )
-    return builder
-
-
-def read(builder: TraceObjects, split: str) -> Sequence[tuple[Example, Image.Image]]:
-    """Random access to one split's rows and their pictures, opened by the one rule."""
-    return _Rows(builder.as_data_source(split=split, decoders=_raw()))
-
-
-class _Rows(Sequence[tuple[Example, Image.Image]]):
-    def __init__(self, source: Any) -> None:
-        self._source = source
-
-    def __len__(self) -> int:
-        return len(self._source)
-
-    def __getitem__(self, index: Any) -> Any:
-        if isinstance(index, slice):
-            return [self[i] for i in range(*index.indices(len(self)))]
-        raw = self._source[range(len(self))[index]]
-        example, faults = row_schema.loads(raw["row"].decode())
-        if example is None:
-            raise FaultsError(f"row {index} is damaged", faults)
-        return example, images.decode_rgb(raw["image"])
-
-
-def _raw() -> dict[str, Any]:
-    return {"image": tfds.decode.SkipDecoding()}
+    """See folder_builder.prepare."""
+    return prepare(TraceObjects, folder, data_dir)

@@ -1,0 +1,132 @@
+"""Looking after data folders: check, split, COCO; the library body of `bin/data`."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from trace_jax import files, taxonomy
+from trace_jax.data import builders, coco, manifest
+from trace_jax.data.faults import Fault
+from trace_jax.errors import UserError
+from trace_jax.types import SPLITS
+
+
+def check(folder: str | Path, *, decode: bool = True) -> list[Fault]:
+    """Every fault of a folder, see manifest.inspect, with a progress line."""
+    return manifest.inspect(folder, decode=decode, progress=True)
+
+
+def summary(folder: str | Path) -> str:
+    """One line on a sound folder: its size, types, splits."""
+    data = manifest.read(folder)
+    subjects: dict[str, set[str]] = defaultdict(set)
+    scenes = data.info.kind == "scenes"
+    for row in data.rows:
+        subjects[row.split].add(row.layout if scenes else row.identity)  # type: ignore[union-attr]
+    splits = ", ".join(f"{s} {len(subjects[s])}" for s in SPLITS if subjects[s])
+    total = sum(len(found) for found in subjects.values())
+    what = "layouts" if scenes else "identities"
+    types = ""
+    if not scenes:
+        types = f", {len({e.object_type for e in data.examples})} types"
+    return (
+        f"{folder}: sound; {data.info.name} {data.info.version}, {total} {what} ({splits})"
+        f"{types}, {len(data.rows)} images"
+    )
+
+
+def assign_splits(folder: str | Path, out: str | Path | None, *, seed: int = 0) -> dict[str, int]:
+    """Splits a manifest 80/10/10 by identity (layout for scenes), paper section 3.
+
+    Rows may lack a split, or have any: all are set anew. Types are spread over the splits as far
+    as their numbers allow; no identity is ever in two.
+
+    Args:
+      folder: the data folder.
+      out: manifest to write, or None: the folder's own.
+      seed: of the order.
+
+    Returns:
+      Identities by split.
+
+    Raises:
+      UserError: there is no manifest, or a row names no identity.
+    """
+    path = Path(folder) / manifest.ROWS_FILE
+    if not path.is_file():
+        raise UserError(f"{path}: not found. Give the folder that holds it.")
+    raw: list[dict[str, Any]] = []
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
+        if line.strip():
+            try:
+                raw.append(json.loads(line))
+            except ValueError as error:
+                raise UserError(f"{path}:{number}: is not JSON ({error})") from error
+    kinds: dict[str, str] = {}
+    for number, row in enumerate(raw, start=1):
+        subject = row.get("layout") or row.get("identity")
+        if not isinstance(subject, str) or not subject:
+            raise UserError(f"{path}: row {number} has neither 'identity' nor 'layout'")
+        kinds[subject] = str(row.get("object_type") or row.get("scene_type") or "")
+    rng = np.random.default_rng([seed, 80])
+    names = sorted(kinds)
+    order = [names[k] for k in rng.permutation(len(names))]
+    # Turn by turn through the types, so that the held-out ones are of as many types as can be.
+    turn: dict[str, int] = defaultdict(int)
+    place = {}
+    for name in order:
+        place[name] = turn[kinds[name]]
+        turn[kinds[name]] += 1
+    # Types with one identity stay in training where there are enough others to hold out.
+    order.sort(key=lambda name: (turn[kinds[name]] == 1, place[name]))
+    tenth = round(len(order) / 10)
+    held = {
+        **dict.fromkeys(order[:tenth], "val"),
+        **dict.fromkeys(order[tenth : 2 * tenth], "test"),
+    }
+    counts = dict.fromkeys(SPLITS, 0)
+    for name in names:
+        counts[held.get(name, "train")] += 1
+    lines = [
+        json.dumps(
+            {**row, "split": held.get(row.get("layout") or row["identity"], "train")},
+            sort_keys=True,
+            ensure_ascii=False,
+        )
+        for row in raw
+    ]
+    files.write_text(Path(out) if out else path, "\n".join(lines) + "\n")
+    return counts
+
+
+def export_coco(folder: str | Path, out: str | Path) -> int:
+    """Writes a folder of scenes as one COCO file; returns how many boxes it has."""
+    raw = coco.export(manifest.read(folder).scenes)
+    files.write_json(Path(out), raw)
+    return len(raw["annotations"])
+
+
+def import_coco(source: str | Path, root: str | Path, name: str) -> manifest.Dataset:
+    """Writes dataset.json and manifest.jsonl for a COCO file into the folder of its images.
+
+    Args:
+      source: the COCO file.
+      root: folder that its `file_name`s are relative to.
+      name: of the data set.
+    """
+    scenes = coco.read(files.read_json(Path(source)), root)
+    info = manifest.DatasetInfo(
+        "scenes", name, "1.0.0", taxonomy.load().name, {"coco": Path(source).name}, pairs=False
+    )
+    return manifest.write(root, info, scenes)
+
+
+def build(folder: str | Path, out: str | Path) -> Path:
+    """Writes a data folder as a tensorflow-datasets set in ArrayRecord."""
+    made = builders.builder(manifest.read(folder).info.kind).build(folder, out)
+    return Path(made.data_path)
