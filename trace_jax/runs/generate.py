@@ -19,7 +19,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-import numpy as np
 from ml_collections import ConfigDict
 from PIL import Image
 
@@ -27,6 +26,7 @@ from trace_jax import files, taxonomy
 from trace_jax.data import manifest, rows
 from trace_jax.errors import UserError
 from trace_jax.progress import Progress
+from trace_jax.runs.inventory import split_inventory
 from trace_jax.synthesis.procedural import WORLD, Request, identity_name
 from trace_jax.synthesis.procedural.encode import FORMATS, EncodedPicture, render_identity
 from trace_jax.synthesis.procedural.sheet import sheet
@@ -181,9 +181,7 @@ def from_sizes(
 def inventory_series(identities: int, seed: int, **common: Any) -> tuple[Series, ...]:
     """The first so many identities of the inventory, split 80/10/10 (paper section 3).
 
-    The order has every type once before any twice. Validation and test take identities whose type
-    training has too, as many different types as can be. Beyond the inventory's size random
-    variants follow.
+    See `split_inventory`. Beyond the inventory's size random variants follow.
 
     Args:
       identities: how many.
@@ -191,34 +189,13 @@ def inventory_series(identities: int, seed: int, **common: Any) -> tuple[Series,
       common: further fields of Series.
     """
     known = taxonomy.load().identities
-    seen: dict[str, int] = {}
-    number = []
-    for row in known:
-        number.append(seen.get(row.object_type, 0))
-        seen[row.object_type] = number[-1] + 1
-    order = sorted(range(len(known)), key=lambda k: (number[k], k))[:identities]
-    tenth = round(identities / 10)
-    rng = np.random.default_rng([seed, 499])
-    # Held out are second and further variants, types in random order, one of each before another.
-    place = {name: float(rng.random()) for name in seen}
-    spare = sorted(
-        (k for k in order if number[k] > 0),
-        key=lambda k: (number[k], place[known[k].object_type]),
-    )
-    if len(spare) < 2 * tenth:
-        spare += sorted(
-            (k for k in order if number[k] == 0), key=lambda k: place[known[k].object_type]
-        )
-    held = {"val": spare[:tenth], "test": spare[tenth : 2 * tenth]}
-    out = set(held["val"]) | set(held["test"])
-    chosen = {"train": [k for k in order if k not in out], **held}
     series = [
-        Series(INVENTORY, split, len(chosen[split]), indices=tuple(sorted(chosen[split])), **common)
-        for split in SPLITS
-        if chosen[split]
+        Series(INVENTORY, split, len(indices), indices=indices, **common)
+        for split, indices in split_inventory(known, identities, seed).items()
+        if indices
     ]
-    more = identities - len(order)
-    if more:
+    more = identities - len(known)
+    if more > 0:
         series.append(Series("train", "train", more, **common))
     return tuple(series)
 

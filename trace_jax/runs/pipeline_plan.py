@@ -9,6 +9,7 @@ from decimal import Decimal, InvalidOperation
 
 from trace_jax import files
 from trace_jax.errors import FaultsError, UserError
+from trace_jax.runs.inventory import split_inventory
 from trace_jax.synthesis import prompts, references
 from trace_jax.synthesis.budget import Prices
 from trace_jax.synthesis.judge import PAPER_ACCEPTANCE
@@ -65,12 +66,20 @@ class Plan:
         photographs: dict[str, tuple[Reference, ...]] = {}
         pool: tuple[Reference, ...] = ()
         if settings.kind == "objects":
-            objects = _objects(settings, words, templates)
+            rows, count = words.identities, settings.identities
+            if count > len(rows):
+                raise UserError(f"--identities={count}: the taxonomy has {len(rows)}.")
+            chosen = split_inventory(rows, count, settings.seed)
+            where = {rows[k].name: name for name, indices in chosen.items() for k in indices}
+            objects = _objects(
+                sorted(k for found in chosen.values() for k in found), words, templates
+            )
             ratio = "1:1"
         else:
             for index in range(settings.scenes):
                 brief = prompts.scene_brief(templates, words, index, settings.seed)
                 scenes[brief.name] = brief
+            where = split(tuple(scenes), settings.seed)
             ratio = aspect_ratio(settings.width, settings.height)
             if settings.grounding or settings.judge:
                 pool = references.scan(
@@ -90,7 +99,7 @@ class Plan:
         pool_hash = files.sha256_json([r.sha256 for r in pool]) if pool else ""
         judge = templates.fill("judge", threshold=f"{settings.threshold:g}")
         return cls(
-            settings, names, split(names, settings.seed), objects, scenes, photographs, pool_hash,
+            settings, names, where, objects, scenes, photographs, pool_hash,
             templates, judge, style,
         )  # fmt: skip
 
@@ -166,7 +175,7 @@ class Plan:
 
 
 def split(names: Sequence[str], seed: int) -> dict[str, str]:
-    """80/10/10 by subject: a tenth to test and to val, drawn by the seed from the names alone."""
+    """80/10/10 by layout: a tenth to val and to test, drawn by the seed from the names alone."""
     tenth = round(len(names) / 10)
     ranked = sorted(names, key=lambda n: hashlib.sha256(f"split/{seed}/{n}".encode()).digest())
     train, val, test = SPLITS
@@ -181,15 +190,12 @@ def money(amount: Decimal, currency: str) -> str:
     return f"{amount:,.2f} {currency}"
 
 
-def _objects(settings: Settings, words: Taxonomy, templates: Templates) -> dict[str, ObjectPlan]:
-    rows = words.identities
-    count = settings.identities
-    if count > len(rows):
-        raise UserError(f"--identities={count}: the taxonomy has {len(rows)}.")
+def _objects(
+    indices: Sequence[int], words: Taxonomy, templates: Templates
+) -> dict[str, ObjectPlan]:
     plans = {}
-    for number in range(count):
-        index = number * len(rows) // count
-        row = rows[index]
+    for index in indices:
+        row = words.identities[index]
         kind = words.type(row.object_type)
         texts = {PRISTINE: prompts.pristine_prompt(templates, row, kind)}
         for level in words.severity:

@@ -18,7 +18,7 @@ class Settings:
 
     kind: str = _field("objects", "objects (trajectories pristine -> L0 -> ... -> L4) or scenes.")
     name: str = _field("objects", "Name of the data set.")
-    identities: int = _field(0, "Identities of the taxonomy, evenly over its list.")
+    identities: int = _field(0, "Identities, every type once before any twice.")
     scenes: int = _field(0, "Scenes wanted.")
     width: int = _field(384, "Width of a scene; gemini takes the aspect ratio from it.")
     height: int = _field(288, "Height of a scene.")
