@@ -23,6 +23,11 @@ LARGEST = 10.0  # metres, the longest side of a type
 FEWEST_IDENTITIES = 2  # of a type
 
 Tables = Mapping[str, Any]
+_RULES = {
+    "type": ("plural_only", "cuts", "openings", "modifiers"),
+    "material": ("forms", "joints", "fillers", "negations"),
+    "function": ("fillers",),
+}
 
 
 def faults(tables: Tables, counts: Mapping[str, int]) -> list[str]:
@@ -34,6 +39,7 @@ def faults(tables: Tables, counts: Mapping[str, int]) -> list[str]:
     complete = "object_types" in counts
     return [
         *_counts(tables, counts),
+        *rule_faults(tables["words"]),
         *_materials(tables["materials"], tables["severity"]),
         *_words("functions.toml", tables["functions"], ("meaning", "source")),
         *_severity(tables["severity"]),
@@ -42,6 +48,23 @@ def faults(tables: Tables, counts: Mapping[str, int]) -> list[str]:
         *_scenes(tables["scenes"], tables["object_types"], complete),
         *_identities(tables["identities"], tables["object_types"], complete),
     ]
+
+
+def rule_faults(rules: Tables) -> list[str]:
+    """Faults of words.toml."""
+    found = []
+    if not _is_texts(rules.get("articles")):
+        found.append("words.toml: articles must be a list of words")
+    for table in ("spelling", "singular"):
+        row = rules.get(table)
+        if not isinstance(row, dict) or not all(map(_is_text, row.values())):
+            found.append(f"words.toml: {table} must give a word for each word")
+    for table, fields in _RULES.items():
+        row = rules.get(table)
+        for field in fields:
+            if not isinstance(row, dict) or not _is_texts(row.get(field)):
+                found.append(f"words.toml: {table}.{field} must be a list of words")
+    return found
 
 
 def _counts(tables: Tables, counts: Mapping[str, int]) -> Iterable[str]:

@@ -49,13 +49,10 @@ def read(folder: Path, counts: Mapping[str, int] = checks.COUNTS) -> Taxonomy:
     """
     tables, faults = read_tables(folder)
     faults += checks.faults(tables, counts)
-    if faults:
+    normaliser = _normaliser(tables) if not checks.rule_faults(tables["words"]) else None
+    faults += normaliser.faults if normaliser else []
+    if faults or not normaliser:
         raise FaultsError(f"{folder}: the taxonomy is not usable", faults, "Mend the files named.")
-    normaliser = _normaliser(tables)
-    if normaliser.faults:
-        raise FaultsError(
-            f"{folder}: the taxonomy is not usable", normaliser.faults, "Mend the files named."
-        )
     return _build(tables, normaliser)
 
 
@@ -116,23 +113,22 @@ def _types(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _normaliser(tables: Mapping[str, Any]) -> Normaliser:
-    def words(table: str) -> Iterator[tuple[str, str]]:
-        for name, row in tables[table].items():
-            yield name.replace("_", " "), name
-            yield from ((word, name) for word in row["words"])
+    """The look-ups; rows that are no phrases are left out, for `checks` reports them."""
 
-    def types(field: str, named: bool) -> Iterator[tuple[str, str]]:
-        for name, row in tables["object_types"].items():
+    def phrases(table: str, field: str, named: bool) -> Iterator[tuple[str, str]]:
+        for name, row in tables[table].items():
             if named:
                 yield name, name
-            yield from ((phrase, name) for phrase in row.get(field, ()))
+            found = row.get(field) if isinstance(row, dict) else None
+            for phrase in found if isinstance(found, list) else ():
+                yield str(phrase), name
 
     return Normaliser(
         tables["words"],
-        words("materials"),
-        words("functions"),
-        types("synonyms", True),
-        types("aliases", False),
+        phrases("materials", "words", True),
+        phrases("functions", "words", True),
+        phrases("object_types", "synonyms", True),
+        phrases("object_types", "aliases", False),
     )
 
 
