@@ -228,13 +228,11 @@ def inspect(folder: str | Path, *, decode: bool = True, progress: bool = False) 
     advance = bar.advance if bar else (lambda: None)
     with bar or contextlib.nullcontext():
         faults += validation.picture_faults(folder, parsed.rows, decode=decode, advance=advance)
-    if not any(fault.name == "duplicate-path" for fault in faults):
-        named = {path for path in parsed.broken_paths}
-        faults += [
-            fault
-            for fault in validation.stray_faults(folder, parsed.rows, _IMAGE_SUFFIXES)
-            if str(fault).split(":")[0] not in named
-        ]
+    faults += [
+        fault
+        for fault in validation.stray_faults(folder, parsed.rows, _IMAGE_SUFFIXES)
+        if str(fault).split(":")[0] not in parsed.broken_paths
+    ]
     return sorted(faults, key=validation.line_order)
 
 

@@ -8,6 +8,8 @@ import io
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from PIL import Image
+
 from trace_jax.images import BadImageError, open_rgb
 from trace_jax.report.evaluation import Condition, Evaluation
 from trace_jax.types import LEVELS, PRISTINE
@@ -87,9 +89,14 @@ class Album:
         except BadImageError:
             return ""
         image.thumbnail((SIDE, SIDE))
-        stream = io.BytesIO()
-        image.save(stream, "WEBP", quality=86)
-        return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
+        return data_uri(image)
+
+
+def data_uri(image: Image.Image) -> str:
+    """A picture as the source of an <img>, inlined."""
+    stream = io.BytesIO()
+    image.save(stream, "WEBP", quality=86)
+    return "data:image/webp;base64," + base64.b64encode(stream.getvalue()).decode("ascii")
 
 
 def severities_shown(results: Evaluation) -> list[str]:
