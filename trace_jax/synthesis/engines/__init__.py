@@ -28,12 +28,21 @@ def _procedural(settings: Settings) -> Engine:
 ENGINES: dict[str, Callable[[Settings], Engine]] = {"gemini": _gemini, "procedural": _procedural}
 
 
+def check(name: str) -> None:
+    """Refuses an unknown engine.
+
+    Raises:
+      UserError: it is none.
+    """
+    if name not in ENGINES:
+        raise UserError(f"--engine={name}: known engines: {', '.join(ENGINES)}.")
+
+
 def make(name: str, settings: Settings) -> Engine:
     """The engine called `name`.
 
     Raises:
       UserError: unknown, or what it needs (a package, a key) is missing.
     """
-    if name not in ENGINES:
-        raise UserError(f"--engine={name}: known engines: {', '.join(ENGINES)}.")
+    check(name)
     return ENGINES[name](settings)
