@@ -242,10 +242,10 @@ def test_foreign_coco_files(tmp_path, ids):
 
 
 def test_statistics_pages(sound, tmp_path):
-    page = statistics.write(sound, tmp_path / "objects.html").read_text()
+    page = statistics.write(manifest.read(sound), tmp_path / "objects.html").read_text()
     assert "Table 6" in page and page.count("<img") > 40 and "http" not in page
     data = scenes(tmp_path / "scenes")
-    page = statistics.write(data.folder, tmp_path / "scenes.html").read_text()
+    page = statistics.write(data, tmp_path / "scenes.html").read_text()
     assert "COCO categories" in page and "chair" in page
 
 

@@ -12,12 +12,11 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from trace_jax import files, images, taxonomy
-from trace_jax.data import manifest
 from trace_jax.report import corruptions
 from trace_jax.report.pictures import data_uri
 from trace_jax.types import LEVELS, PRISTINE, SEVERITIES, Example, SceneExample
@@ -38,14 +37,27 @@ class Bar:
     note: str = ""
 
 
-def write(folder: str | Path, out: str | Path) -> Path:
+class DataFolder(Protocol):
+    """What is shown: a data.manifest.Dataset; the report itself reads no data folders."""
+
+    @property
+    def info(self) -> Any: ...
+    @property
+    def rows(self) -> Sequence[Any]: ...
+    @property
+    def examples(self) -> Sequence[Example]: ...
+    @property
+    def scenes(self) -> Sequence[SceneExample]: ...
+    def path(self, row: Any) -> Path: ...
+
+
+def write(data: DataFolder, out: str | Path) -> Path:
     """Writes the page of a data folder; see the module."""
-    data = manifest.read(folder)
     files.write_text(Path(out), page(data))
     return Path(out)
 
 
-def page(data: manifest.Dataset) -> str:
+def page(data: DataFolder) -> str:
     """The page as text."""
     scenes = data.info.kind == "scenes"
     sections = _scene_sections(data) if scenes else _object_sections(data)
@@ -69,7 +81,7 @@ _STYLE = """
 """
 
 
-def _lead(data: manifest.Dataset) -> str:
+def _lead(data: DataFolder) -> str:
     if data.info.kind == "scenes":
         layouts = len({row.layout for row in data.scenes})
         boxes = sum(len(row.boxes) for row in data.scenes)
@@ -115,7 +127,7 @@ def counted(counts: Mapping[str, int], notes: Mapping[str, str] | None = None) -
     return shown
 
 
-def _object_sections(data: manifest.Dataset) -> list[tuple[str, str]]:
+def _object_sections(data: DataFolder) -> list[tuple[str, str]]:
     rows = data.examples
     first = {row.identity: row for row in reversed(rows)}
     types = taxonomy.load().types
@@ -141,7 +153,7 @@ def _object_sections(data: manifest.Dataset) -> list[tuple[str, str]]:
     return sections
 
 
-def _scene_sections(data: manifest.Dataset) -> list[tuple[str, str]]:
+def _scene_sections(data: DataFolder) -> list[tuple[str, str]]:
     rows = data.scenes
     boxes = [box for row in rows for box in row.boxes]
     per_image = Counter(str(len(row.boxes)) for row in rows)
@@ -205,7 +217,7 @@ def ladder(rows: Sequence[Example]) -> str:
     )
 
 
-def _trajectories(data: manifest.Dataset) -> list[dict[str, Example]]:
+def _trajectories(data: DataFolder) -> list[dict[str, Example]]:
     """Whole trajectories, evenly through the types."""
     by_identity: dict[str, dict[str, Example]] = defaultdict(dict)
     for row in data.examples:
@@ -220,7 +232,7 @@ def _trajectories(data: manifest.Dataset) -> list[dict[str, Example]]:
     return one_a_type[::step][:_SHOWN]
 
 
-def _sheet(data: manifest.Dataset) -> str:
+def _sheet(data: DataFolder) -> str:
     chosen = _trajectories(data)
     if not chosen:
         return "<p>no whole trajectory</p>"
@@ -237,7 +249,7 @@ def _sheet(data: manifest.Dataset) -> str:
     return f"<table class='sheet'><tr><th></th>{head}</tr>{''.join(lines)}</table>"
 
 
-def _scene_sheet(data: manifest.Dataset) -> str:
+def _scene_sheet(data: DataFolder) -> str:
     by_layout: dict[str, dict[str, SceneExample]] = defaultdict(dict)
     for row in data.scenes:
         by_layout[row.layout].setdefault(row.severity, row)
@@ -263,7 +275,7 @@ def _cell(data: manifest.Dataset, row: Any, wide: bool = False) -> str:
     return f'<td><img{style} src=\'{data_uri(picture)}\' alt="{alt}" title="{alt}"></td>'
 
 
-def _corruption_sheet(data: manifest.Dataset) -> str:
+def _corruption_sheet(data: DataFolder) -> str:
     chosen = _trajectories(data)[:3]
     if not chosen:
         return ""
