@@ -40,7 +40,7 @@ FLOOR = {room: height for height, rooms in enumerate(FLOORS) for room in rooms}
 _FLOOR_FILES = {room for rooms in FLOORS[:2] for room in rooms}
 ONLY = {
     "trace_jax.metrics": {"trace_jax.errors"},
-    "trace_jax.report": _FLOOR_FILES,
+    "trace_jax.report": _FLOOR_FILES | {"trace_jax.taxonomy"},
     "converters": _FLOOR_FILES | {"trace_jax.hosts", "trace_jax.nn"},
 }
 NEVER_AT_RUN_TIME = ("torch", "torchvision", "tensorflow")
