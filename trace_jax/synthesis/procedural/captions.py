@@ -49,6 +49,12 @@ def describe(object_type: str, materials: Sequence[str], severity: str) -> str:
     return f"{object_type.replace('_', ' ')}, {title}: {states}."
 
 
+def state(materials: Sequence[str], severity: str) -> str:
+    """The same of an object in a scene, in a few words: of the material that counts most."""
+    number = [level.name for level in taxonomy.load().severity].index(severity)
+    return f"{materials[0]} {_states()[materials[0]][number]}"
+
+
 def failure_notes(object_type: str, materials: Sequence[str]) -> str:
     """How its weakest parts fail: the type's note, and its materials in their order of failure."""
     known = taxonomy.load()

@@ -33,7 +33,7 @@ DEFORMED_AT = 0.12
 _LOST = (0.01, 0.06, 0.17, 0.34, 0.52)
 _LOST_SLACK = (0.03, 0.07, 0.12, 0.15, 0.15)
 _HEAT = (0.30, 0.40, 0.53, 0.68, 0.82)
-_OPACITY = (0.62, 0.73, 0.81, 0.87, 0.90)
+OPACITY = (0.62, 0.73, 0.81, 0.87, 0.90)
 _LEVELS = ("L0", "L1", "L2", "L3", "L4")
 _STEP = 0.03  # least rise of heat from level to level
 _MOST_BENDING = 3.4
@@ -83,6 +83,7 @@ def _bend(
       rates: [V, 7] weakens from, to, collapse, warp, shrink, melt, blister.
       noise: [V, 5] three of warp, one of collapse, one of blisters.
     """
+    lying = max(1.0 - tall / (0.25 * diagonal), 0.0)
     for v in range(rest.shape[0]):
         w0, w1 = rates[v, 0] - 0.06, rates[v, 1]
         t = min(max((heat[v] - w0) / (w1 - w0), 0.0), 1.0)
@@ -92,11 +93,13 @@ def _bend(
         x += (middles[v, 0] - x) * shrink
         y += (middles[v, 1] - y) * shrink
         z += (middles[v, 2] - z) * shrink * 0.6
+        # What stands is held at its foot; what lies flat moves with its whole thickness, upwards.
         lift = min(z / (0.3 * tall) + 0.25, 1.0)
+        lift += (1.0 - lift) * lying
         bend = soft * rates[v, 3] * 0.15 * diagonal * lift
         x += bend * noise[v, 0]
         y += bend * noise[v, 1]
-        z += 0.5 * bend * noise[v, 2]
+        z += 0.5 * bend * (max(noise[v, 2], 0.0) * lying + noise[v, 2] * (1.0 - lying))
         bump = soft * rates[v, 6] * 0.016 * diagonal * noise[v, 4]
         x += bump * normals[v, 0]
         y += bump * normals[v, 1]
@@ -325,7 +328,7 @@ class Fire:
             kinds=self._cut[source[faces[:, 0]]],
             keep=np.ones(len(faces), bool),
             state=state,
-            opacity=_OPACITY[number],
+            opacity=OPACITY[number],
             shard_scale=SHARD_SCALE,
             seed=self._seed,
         )

@@ -58,13 +58,15 @@ def render(body: Body, camera: Camera, light: Light, size: int) -> np.ndarray:
     screen = camera.project(points.astype(np.float64))
     screen[:, :2] *= wide
     glassy = body.table[:, pt.ALPHA][body.finish[body.faces[:, 0]]] < 0.995
-    opaque = _draw(screen, body, margin, rest, body.keep & ~glassy, wide, True)
+    opaque = draw(screen, body, margin, rest, body.keep & ~glassy, wide, True)
     if glassy.any():
-        glass = _draw(screen, body, margin, rest, body.keep & glassy, wide, True)
+        glass = draw(screen, body, margin, rest, body.keep & glassy, wide, True)
     else:
-        glass = _empty(wide)
+        glass = empty(wide)
     unit = float(np.linalg.norm(np.ptp(rest, axis=0)))
-    shadow, shadow_axes, shadow_frame = _shadow_map(points, body, margin, rest, light, unit)
+    shadow, shadow_axes, shadow_frame = shadow_map(
+        points, body, body.keep, light, unit, _SHADOW_MAP
+    )
     floor, floor_frame = _floor(points, body, margin, light, glassy)
     out = np.empty((wide, wide, 3))
     shade(
@@ -110,7 +112,8 @@ def _srgb_table() -> np.ndarray:
 _SRGB = _srgb_table()
 
 
-def _empty(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def empty(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Buffers that nothing has been drawn into."""
     return (
         np.full((size, size), np.inf, np.float32),
         np.full((size, size), -1, np.int32),
@@ -118,7 +121,7 @@ def _empty(size: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     )
 
 
-def _draw(
+def draw(
     screen: np.ndarray,
     body: Body,
     margin: np.ndarray,
@@ -127,7 +130,8 @@ def _draw(
     size: int,
     perspective: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    buffers = _empty(size)
+    """Depth, face and weights [size, size] of the kept faces; see raster.rasterise."""
+    buffers = empty(size)
     rasterise(
         screen,
         body.faces,
@@ -143,24 +147,33 @@ def _draw(
     return buffers
 
 
-def _shadow_map(
+def shadow_map(
     points: np.ndarray,
     body: Body,
-    margin: np.ndarray,
-    rest: np.ndarray,
+    keep: np.ndarray,
     light: Light,
     unit: float,
+    cells: int,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Depth seen from the light [cells, cells], the light's axes, and how to look it up.
+
+    Args:
+      points: [V, 3] present positions. body: what they belong to.
+      keep: [F], which faces throw a shadow. unit: length that biases are told in.
+    """
+    margin = np.ascontiguousarray(body.state[:, 3], np.float32)
+    rest = np.ascontiguousarray(body.rest, np.float32)
     forward = -light.direction
     right = np.cross(forward, [0.0, 0.0, 1.0])
     right /= np.linalg.norm(right)
     axes = np.stack([right, np.cross(right, forward), forward])
     local = points.astype(np.float64) @ axes.T
-    low, high = local.min(0), local.max(0)
-    scale = (_SHADOW_MAP - 4) / max(high[0] - low[0], high[1] - low[1], 1e-6)
+    thrown = local[np.unique(body.faces[keep])] if not keep.all() else local
+    low, high = thrown.min(0), thrown.max(0)
+    scale = (cells - 4) / max(high[0] - low[0], high[1] - low[1], 1e-6)
     origin = low[:2] - 2 / scale
     screen = np.concatenate([(local[:, :2] - origin) * scale, local[:, 2:]], 1)
-    depth, _, _ = _draw(screen, body, margin, rest, body.keep, _SHADOW_MAP, False)
+    depth, _, _ = draw(screen, body, margin, rest, keep, cells, False)
     frame = np.array([origin[0], origin[1], scale, 0.008 * unit + 0.9 / scale, unit])
     return depth, axes, frame
 
