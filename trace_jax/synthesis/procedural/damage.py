@@ -84,7 +84,6 @@ def _bend(
       noise: [V, 5] three of warp, one of collapse, one of blisters.
     """
     lying = max(1.0 - tall / (0.25 * diagonal), 0.0)
-    lying = max(1.0 - tall / (0.25 * diagonal), 0.0)
     for v in range(rest.shape[0]):
         w0, w1 = rates[v, 0] - 0.06, rates[v, 1]
         t = min(max((heat[v] - w0) / (w1 - w0), 0.0), 1.0)
@@ -94,7 +93,6 @@ def _bend(
         x += (middles[v, 0] - x) * shrink
         y += (middles[v, 1] - y) * shrink
         z += (middles[v, 2] - z) * shrink * 0.6
-        # What stands is held at its foot; what lies flat moves with its whole thickness, upwards.
         # What stands is held at its foot; what lies flat moves with its whole thickness, upwards.
         lift = min(z / (0.3 * tall) + 0.25, 1.0)
         lift += (1.0 - lift) * lying
