@@ -215,8 +215,10 @@ def test_bad_picture_is_refused_and_asked_again(service, tmp_path, bad):
     assert manifest.check(tmp_path) == []
 
 
-@pytest.mark.parametrize("bad", BAD_PICTURES.values(), ids=BAD_PICTURES)
-def test_service_that_stays_bad_is_given_up(service, tmp_path, bad):
+@pytest.mark.parametrize("kind", ["html", "no candidate", "malformed json", "429", "cut"])
+def test_service_that_stays_bad_is_given_up(service, tmp_path, kind):
+    bad = BAD_PICTURES[kind]
+
     def answer(number, asked):
         return bad if "mug" in asked.prompt else stand_in.default(number, asked)
 
@@ -350,6 +352,18 @@ def test_concurrency_is_bounded(service, photographs, tmp_path):
     service.answer = lambda n, asked: Slow(0.03, stand_in.default(n, asked))
     pipeline.run(scenes(service, photographs, scenes=8, concurrency=3), tmp_path / "out")
     assert service.most_busy == 3
+
+
+def test_run_ends_where_the_service_is_down(service, tmp_path):
+    service.answer = lambda n, asked: Status(429) if n >= 2 else stand_in.default(n, asked)
+    settings = objects(
+        service, kind="scenes", scenes=40, identities=0, judge=False, grounding=False, attempts=2
+    )
+    result = pipeline.run(settings, tmp_path)
+    assert "failed 10 times in a row" in result.summary() and result.finished == 2
+    assert len(service.asked) <= 2 + 2 * (10 + settings.concurrency)
+    service.answer = stand_in.default
+    assert pipeline.run(settings, tmp_path).complete
 
 
 # --- budget, kill, resume ---

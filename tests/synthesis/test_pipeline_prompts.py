@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import os
 import shutil
+import signal
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import pytest
 from synthesis import stand_in
-from synthesis.stand_in import KEY, POOR, picture
+from synthesis.stand_in import KEY, POOR, Slow, picture
 
 from trace_jax import taxonomy
+from trace_jax.data import manifest
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.synthesis import prompts, references
 
@@ -164,6 +167,51 @@ def _command(*arguments: str, key: str = KEY) -> subprocess.CompletedProcess:
     )
 
 
+def test_interrupted_command_keeps_what_came(tmp_path):
+    """Ctrl-C: what is under way ends and is kept; the next run does not ask for it again."""
+    pytest.importorskip("google.genai")
+    arguments = (
+        "--engine=gemini", "--kind=scenes", "--scenes=3", "--nojudge", "--nogrounding",
+        "--concurrency=1", f"--out={tmp_path / 'out'}",
+    )  # fmt: skip
+    with stand_in.serving() as service:
+        asked = threading.Event()
+
+        def slow(number, request):
+            asked.set()
+            return Slow(1.0, stand_in.default(number, request))
+
+        service.answer = slow
+        environment = os.environ | {"GEMINI_API_KEY": KEY}
+        running = subprocess.Popen(
+            [sys.executable, str(ROOT / "bin" / "generate"), *arguments,
+             f"--base_url={service.address}"],
+            env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+        )  # fmt: skip
+        assert asked.wait(30)
+        running.send_signal(signal.SIGINT)
+        said, _ = running.communicate(timeout=30)
+        assert running.returncode == 130 and "run the same command again" in said
+        assert "Traceback" not in said and KEY not in said
+        assert len(service.asked) == 1 and not (tmp_path / "out" / "manifest.jsonl").exists()
+        service.answer = stand_in.default
+        done = _command(*arguments, f"--base_url={service.address}")
+        assert done.returncode == 0, done.stderr
+        assert len(service.asked) == 3 == len({a.print for a in service.asked})
+
+
+def test_rehearsal_sends_nothing_and_costs_nothing(tmp_path):
+    """The pipeline offline: each stage of the trajectory is the procedural world's."""
+    out = tmp_path / "out"
+    done = _command("--engine=gemini", "--rehearse", "--identities=1", f"--out={out}", key="")
+    assert done.returncode == 0, done.stderr
+    assert "1 of 1 finished; 6 requests, at most 0.00 USD" in done.stdout
+    assert manifest.check(out) == []
+    data = manifest.read(out)
+    assert data.info.provenance["engine"] == data.info.provenance["image_model"] == "procedural"
+    assert len({example.sha256 for example in data.examples}) == 6
+
+
 def test_command(tmp_path):
     """bin/generate --engine=gemini from end to end, refused, stopped and going on."""
     pytest.importorskip("google.genai")
@@ -185,7 +233,9 @@ def test_command(tmp_path):
         dry = _command(*common, "--dry_run", "--show=1", key="")
         assert dry.returncode == 0 and "... and 1 more" in dry.stdout and not service.asked
         stopped = _command(*common, f"--out={out}", "--max_requests=3")
-        assert stopped.returncode == 1 and "stopped by the budget" in stopped.stdout
+        assert (
+            stopped.returncode == 1 and "the budget is reached: 3 of 3 requests" in stopped.stdout
+        )
         done = _command(*common, f"--out={out}")
         assert done.returncode == 0, done.stderr
         assert "accepted 2 of 3 candidates: 66.7% (the paper: 73.8%)" in done.stdout

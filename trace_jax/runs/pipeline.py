@@ -29,10 +29,20 @@ from trace_jax.synthesis.budget import BudgetReached, Meter, read_prices
 from trace_jax.synthesis.engines import make
 from trace_jax.synthesis.engines.base import Checked, Engine
 from trace_jax.synthesis.judge import PAPER_ACCEPTANCE, Verdict
-from trace_jax.synthesis.pipeline import Candidate, Desk, GaveUp, Patience, Stopped, Unusable
+from trace_jax.synthesis.pipeline import (
+    Candidate,
+    Desk,
+    GaveUp,
+    Patience,
+    ServiceFailed,
+    Stopped,
+    Unusable,
+)
 from trace_jax.synthesis.settings import Settings
 from trace_jax.types import Example, PartMaterial, SceneExample
 
+# Subjects in a row that the service fails before the run ends.
+_FAILURES = 10
 # What a subject's work gives: pictures by severity, or the accepted candidate.
 _Made = Mapping[str, Checked] | Candidate
 
@@ -45,7 +55,7 @@ class PipelineResult:
       dataset: the folder, None where nothing is finished yet.
       wanted, finished: trajectories or scenes.
       skipped: subject -> why it was given up; the next run tries it again.
-      stopped: why the run ended early (its budget), or "".
+      stopped: why the run ended early (its budget, a service that is down), or "".
       requests, cost, currency: sent and spent for the folder in all.
       candidates, accepted, unusable: scenes that were judged, taken, and without a usable verdict.
       judged: whether a judge decided.
@@ -84,8 +94,12 @@ class PipelineResult:
         lines += [f"skipped {name}: {reason}" for name, reason in self.skipped.items()]
         if self.stopped:
             lines.append(
-                f"stopped by the budget: {self.stopped}. Nothing is lost: run the same command "
-                "with a larger --max_requests or --budget to go on."
+                f"stopped, {self.stopped}. Nothing is lost: run the same command again to go on"
+                + (
+                    ", with a larger --max_requests or --budget."
+                    if "budget" in self.stopped
+                    else "."
+                )
             )
         elif self.skipped:
             lines.append("Run the same command again to try what was skipped.")
@@ -108,10 +122,12 @@ def run(
     """
     settings.check()
     out = Path(out)
+    maker = make(engine, settings)
+    if maker.model:
+        settings = dataclasses.replace(settings, image_model=maker.model)
     plan = Plan.make(settings, taxonomy.load())
     prices = read_prices(settings.prices or None)
     limit = plan.limit(prices)
-    maker = make(engine, settings)
     if plan.scenes and settings.judge and not maker.judges:
         raise UserError(f"the {engine} engine cannot judge; give --nojudge.")
     _check_folder(out, settings)
@@ -148,7 +164,7 @@ class _Work:
     def go(self) -> str:
         """Works through the plan; returns why it ended early, or ""."""
         settings, plan = self._settings, self._plan
-        stopped = ""
+        stopped, failures = "", 0
         pool = concurrent.futures.ThreadPoolExecutor(settings.concurrency)
         with Progress(len(plan.names), settings.name, settings.kind) as progress:
             futures = {pool.submit(self._one, name): name for name in plan.names}
@@ -158,11 +174,17 @@ class _Work:
                     try:
                         self.made[name] = _light(future.result())
                         progress.advance()
+                        failures = 0
                     except GaveUp as error:
                         self.skipped[name] = str(error)
+                        failures += isinstance(error, ServiceFailed)
+                        if failures >= _FAILURES:
+                            # A closed service or a spent quota: to try all others takes days.
+                            stopped = f"the service failed {failures} times in a row"
+                            self._stop.set()
                     except BudgetReached as error:
                         # The others go on as far as what is bought already takes them.
-                        stopped = stopped or str(error)
+                        stopped = stopped or f"the budget is reached: {error}"
                     except Stopped:
                         pass
             finally:
@@ -174,8 +196,6 @@ class _Work:
         return stopped
 
     def _one(self, name: str) -> _Made:
-        if self._stop.is_set():
-            raise Stopped
         plan, settings = self._plan, self._settings
         if not plan.scenes:
             return pipeline.trajectory(self._desk, plan.objects[name], plan.style)

@@ -29,6 +29,10 @@ class GaveUp(Exception):  # noqa: N818 - one subject of many; the run goes on wi
     """A subject cannot be finished now; the message is the reason."""
 
 
+class ServiceFailed(GaveUp):
+    """It is the service that gave nothing, not the judge that wanted something else."""
+
+
 class Stopped(Exception):  # noqa: N818 - asked for
     """The run was told to stop before this subject was done."""
 
@@ -145,11 +149,11 @@ class Desk:
                 reason = self._engine.scrub(str(error))
                 asked = error.wait or 0.0
                 if not error.retry or asked > self._patience.LONGEST_ASKED:
-                    raise GaveUp(reason) from None
+                    raise ServiceFailed(reason) from None
                 if failures >= self._patience.attempts:
                     if isinstance(error, _BadAnswer):
                         raise _NoVerdict(reason) from None
-                    raise GaveUp(f"{failures} tries, the last: {reason}") from None
+                    raise ServiceFailed(f"{failures} tries, the last: {reason}") from None
                 if self._stop.wait(self._patience.wait(failures, error.wait)):
                     raise Stopped from None
 
@@ -232,7 +236,7 @@ def trajectory(desk: Desk, plan: ObjectPlan, style: Style) -> dict[str, Checked]
         try:
             made[severity] = found = desk.picture(request, about)
         except GaveUp as error:
-            raise GaveUp(f"{severity}: {error}") from None
+            raise type(error)(f"{severity}: {error}") from None
         previous = (Picture(PREVIOUS, found.data, found.media_type, found.sha256),)
     return made
 

@@ -73,10 +73,12 @@ class Engine(Protocol):
     Attributes:
       name: in the table of engines.
       judges: whether it can answer "verdict" requests.
+      model: the only model it has, or "" where the request chooses.
     """
 
     name: str
     judges: bool
+    model: str
 
     def image(self, request: Request) -> bytes:
         """The picture's file. Raises EngineError."""

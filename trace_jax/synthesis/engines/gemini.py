@@ -37,6 +37,7 @@ class GeminiEngine:
 
     name = "gemini"
     judges = True
+    model = ""
 
     def __init__(self, base_url: str = "", api_version: str = "", timeout: float = 180.0) -> None:
         _check_address(base_url)

@@ -1,8 +1,9 @@
 """The `procedural` engine behind the pipeline: renders, sends nothing, costs nothing, needs no key.
 
-For rehearsing a run: the pipeline, its folder and its journal are the real ones, the
-pictures are the procedural world's. A full data set is rendered faster by `runs.generate`, where
-`bin/generate --engine=procedural` goes. It cannot judge, so the judge must be off.
+For rehearsing a run (`bin/generate --rehearse`): the pipeline, its folder and its journal are the
+real ones, the pictures are the procedural world's. A full data set is rendered faster by
+`runs.generate`, where `bin/generate --engine=procedural` goes. It cannot judge, so the judge must
+be off.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ class ProceduralEngine:
 
     name = "procedural"
     judges = False
+    model = "procedural"
 
     def __init__(self, seed: int) -> None:
         self._seed = seed
