@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import os
 import shutil
 import signal
@@ -17,7 +18,9 @@ from synthesis.stand_in import KEY, POOR, Slow, picture
 from trace_jax import taxonomy
 from trace_jax.data import manifest
 from trace_jax.errors import FaultsError, UserError
+from trace_jax.runs import pipeline
 from trace_jax.synthesis import prompts, references
+from trace_jax.synthesis.settings import Settings
 
 ROOT = Path(__file__).resolve().parents[2]
 WORDS = taxonomy.load()
@@ -210,6 +213,20 @@ def test_rehearsal_sends_nothing_and_costs_nothing(tmp_path):
     data = manifest.read(out)
     assert data.info.provenance["engine"] == data.info.provenance["image_model"] == "procedural"
     assert len({example.sha256 for example in data.examples}) == 6
+
+
+def test_rehearsal_of_scenes(tmp_path):
+    settings = Settings(kind="scenes", name="s", scenes=2, judge=False, grounding=False)
+    result = pipeline.run(settings, tmp_path, engine="procedural")
+    assert result.complete and result.cost == 0
+    rows = manifest.read(tmp_path).examples
+    assert [row.severity for row in rows] == ["L0", "L1"] and rows[0].sha256 != rows[1].sha256
+    with pytest.raises(UserError, match="cannot judge"):
+        pipeline.run(
+            dataclasses.replace(settings, judge=True, references=str(tmp_path)),
+            tmp_path,
+            engine="procedural",
+        )
 
 
 def test_command(tmp_path):

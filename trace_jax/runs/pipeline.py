@@ -125,11 +125,11 @@ def run(
     maker = make(engine, settings)
     if maker.model:
         settings = dataclasses.replace(settings, image_model=maker.model)
+    if settings.kind == "scenes" and settings.judge and not maker.judges:
+        raise UserError(f"the {engine} engine cannot judge; give --nojudge.")
     plan = Plan.make(settings, taxonomy.load())
     prices = read_prices(settings.prices or None)
     limit = plan.limit(prices)
-    if plan.scenes and settings.judge and not maker.judges:
-        raise UserError(f"the {engine} engine cannot judge; give --nojudge.")
     _check_folder(out, settings)
     with Store(out, maker.scrub) as store:
         meter = Meter(

@@ -15,11 +15,14 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from trace_jax import taxonomy
 from trace_jax.synthesis import procedural
 from trace_jax.synthesis.engines.base import EngineError, Request
+from trace_jax.synthesis.procedural import scenes
 from trace_jax.types import LEVELS, PRISTINE
 
-_SIZE = 128  # pixels of an object's side: enough to look at, quick to render
+# Pixels of an object's side, and of a scene: enough to look at, quick to render.
+_SIZE, _SCENE = 128, (256, 192)
 
 
 class ProceduralEngine:
@@ -56,6 +59,8 @@ class ProceduralEngine:
 
     def _render(self, subject: Any) -> np.ndarray:
         severity = subject["severity"]
+        if "scene" in subject:
+            return self._render_scene(subject)
         views, levels = ((0,), ()) if severity == PRISTINE else ((), LEVELS)
         request = procedural.Request(
             "inventory", subject["index"], self._seed, _SIZE, views, levels, 1
@@ -64,3 +69,14 @@ class ProceduralEngine:
             if picture.severity == severity:
                 return np.asarray(picture.pixels)
         raise EngineError(f"the procedural world rendered no {severity}", retry=False)
+
+    def _render_scene(self, subject: Any) -> np.ndarray:
+        # A layout's number decides its scene type: take the next number of the type wanted.
+        types = len(taxonomy.load().scene_types)
+        first = next(k for k in range(types) if scenes.scene_type_of(k) == subject["scene_type"])
+        number = int(subject["scene"].rpartition("-")[2]) + subject["candidate"]
+        request = scenes.SceneRequest(
+            "sample", first + types * number, self._seed, *_SCENE, (subject["severity"],)
+        )
+        (picture,) = scenes.render_scene(request)
+        return np.asarray(picture.pixels)
