@@ -219,7 +219,8 @@ def test_rehearsal_of_scenes(tmp_path):
     settings = Settings(kind="scenes", name="s", scenes=2, judge=False, grounding=False)
     result = pipeline.run(settings, tmp_path, engine="procedural")
     assert result.complete and result.cost == 0
-    rows = manifest.read(tmp_path).examples
+    assert result.dataset is not None
+    rows = result.dataset.rows
     assert [row.severity for row in rows] == ["L0", "L1"] and rows[0].sha256 != rows[1].sha256
     with pytest.raises(UserError, match="cannot judge"):
         pipeline.run(
