@@ -18,6 +18,7 @@ from PIL import Image
 
 from trace_jax import images
 from trace_jax.errors import FaultsError, UserError
+from trace_jax.progress import Progress
 from trace_jax.synthesis.engines.base import Picture
 
 _SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff"}
@@ -50,19 +51,25 @@ def scan(folder: str | Path, environments: Sequence[str], least: int) -> tuple[R
         raise UserError(f"--references={folder}: no such folder.")
     faults: list[str] = []
     found: dict[str, Reference] = {}
-    for path in sorted(folder.rglob("*")):
-        if path.suffix.lower() not in _SUFFIXES or path.name.startswith("."):
-            continue
-        data = path.read_bytes()
-        try:
-            images.decode_rgb(data)
-        except images.BadImageError as error:
-            faults.append(f"{path}: {error}")
-            continue
-        inside = path.relative_to(folder).parts[:-1]
-        group = next((part for part in inside if part in environments), "")
-        digest = hashlib.sha256(data).hexdigest()
-        found.setdefault(digest, Reference(path, digest, group))
+    paths = [
+        path
+        for path in sorted(folder.rglob("*"))
+        if path.suffix.lower() in _SUFFIXES and not path.name.startswith(".")
+    ]
+    # Decoded whole, so that a bad one is known before money is spent.
+    with Progress(len(paths), "references", "photographs") as progress:
+        for path in paths:
+            progress.advance()
+            try:
+                data = path.read_bytes()
+                images.decode_rgb(data)
+            except (OSError, images.BadImageError) as error:
+                faults.append(f"{path}: {error}")
+                continue
+            inside = path.relative_to(folder).parts[:-1]
+            group = next((part for part in inside if part in environments), "")
+            digest = hashlib.sha256(data).hexdigest()
+            found.setdefault(digest, Reference(path, digest, group))
     if faults:
         raise FaultsError(f"{folder}: not every reference can be used", faults, "Remove them.")
     if len(found) < least:
