@@ -55,5 +55,5 @@ def get_config() -> ConfigDict:
         }
     )
     config.loss.text = "sigmoid"
-    config.loop.steps = 1800
+    config.loop.steps = 1500
     return config

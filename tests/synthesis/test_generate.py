@@ -16,7 +16,7 @@ from configs.nano import pretrain_data
 from trace_jax import taxonomy
 from trace_jax.data import manifest
 from trace_jax.errors import UserError
-from trace_jax.runs import generate
+from trace_jax.runs import generate, rendering
 from trace_jax.types import LEVELS
 
 
@@ -60,7 +60,7 @@ def test_killed_run_resumes_to_the_same_bytes(unbroken: Path, tmp_path, monkeypa
     class Kill(BaseException):
         pass
 
-    write, count = generate._write_picture, 0
+    write, count = rendering.write_picture, 0
 
     def dying(path: Path, data: bytes) -> None:
         nonlocal count
@@ -69,18 +69,18 @@ def test_killed_run_resumes_to_the_same_bytes(unbroken: Path, tmp_path, monkeypa
         count += 1
         write(path, data)
 
-    monkeypatch.setattr(generate, "_write_picture", dying)
+    monkeypatch.setattr(rendering, "write_picture", dying)
     with pytest.raises(Kill):
         generate.run(_config(), tmp_path, workers=1)
     assert not (tmp_path / manifest.ROWS_FILE).exists()
     # A line that the kill cut short, and a picture that is not what was written.
-    with open(tmp_path / generate._JOURNAL, "a") as stream:
+    with open(tmp_path / rendering.JOURNAL, "a") as stream:
         stream.write('{"key": "mug-tr')
     if after:
-        done = json.loads((tmp_path / generate._JOURNAL).read_text().splitlines()[1])
+        done = json.loads((tmp_path / rendering.JOURNAL).read_text().splitlines()[1])
         victim = tmp_path / done["rows"][0]["path"]
         victim.write_bytes(victim.read_bytes()[:-5])
-    monkeypatch.setattr(generate, "_write_picture", write)
+    monkeypatch.setattr(rendering, "write_picture", write)
     result = generate.run(_config(), tmp_path, workers=1)
     assert result.rendered == 6 * (4 - max(after - 1, 0))
     assert _bytes(tmp_path) == _bytes(unbroken)
@@ -103,7 +103,7 @@ def test_other_settings_are_refused(unbroken: Path):
 
 
 def test_begun_with_other_settings_is_refused(tmp_path):
-    with generate._journal(tmp_path, {"world": 1, "config": {}}):
+    with rendering.journal(tmp_path, {"world": 1, "config": {}}, {}):
         pass
     with pytest.raises(UserError, match="begun with other settings"):
         generate.run(_config(), tmp_path, workers=1)
@@ -145,7 +145,7 @@ def test_pages():
     whole = generate.GenerateConfig.from_page(page)
     shipped = generate.GenerateConfig.from_page(page, "shipped")
     assert shipped.name == "nano_trace" and whole.name != shipped.name
-    assert [s.count for s in shipped.series] == [385, 150, 250]
+    assert [s.count for s in shipped.series] == [378, 189, 300]
     assert {s.name for s in whole.series} == {"train", "val", "test"}
     types = len(taxonomy.load().object_types)
     assert all(s.count >= types for s in whole.series)  # every type in each split

@@ -7,17 +7,15 @@ as an unbroken run. `manifest.jsonl` comes last, so a folder that has one is com
 
 from __future__ import annotations
 
-import contextlib
 import dataclasses
 import hashlib
 import io
 import json
-import multiprocessing
 import os
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TextIO
+from typing import Any
 
 from ml_collections import ConfigDict
 from PIL import Image
@@ -26,6 +24,7 @@ from trace_jax import files, taxonomy
 from trace_jax.data import manifest, rows
 from trace_jax.errors import UserError
 from trace_jax.progress import Progress
+from trace_jax.runs import rendering
 from trace_jax.runs.inventory import split_inventory
 from trace_jax.synthesis.procedural import WORLD, Request, identity_name
 from trace_jax.synthesis.procedural.encode import FORMATS, EncodedPicture, render_identity
@@ -33,7 +32,7 @@ from trace_jax.synthesis.procedural.sheet import sheet
 from trace_jax.synthesis.procedural.world import INVENTORY
 from trace_jax.types import LEVELS, SPLITS, Example, PartMaterial
 
-_JOURNAL = ".generate.jsonl"
+_TOLD = ("seed", "size", "format", "quality")
 _SIZES = (64, 448)
 # Bytes of a picture by (96 px) WebP and PNG, generously; only to refuse a full disk early.
 _BYTES = {"webp": 4_000, "png": 14_000}
@@ -255,8 +254,9 @@ def run(
     total = sum(len(r.views) + len(r.levels) * r.draws for _, r in wanted)
     scale = (config.size / 96) ** 2
     stamp = {"world": WORLD, "config": json.loads(json.dumps(dataclasses.asdict(config)))}
-    with _journal(out, stamp) as (done, journal):
-        left = [(s, r) for s, r in wanted if not _whole(out, done.get(_key(r)))]
+    told = {"world": WORLD, **{k: stamp["config"][k] for k in _TOLD}}
+    with rendering.journal(out, stamp, told) as (done, stream):
+        left = [(s, r) for s, r in wanted if not rendering.whole(out, done.get(_key(r)))]
         missing = sum(len(r.views) + len(r.levels) * r.draws for _, r in left)
         files.require_space(out, int(missing * scale * _BYTES[config.format]), "rendering")
         start = time.monotonic()
@@ -265,11 +265,12 @@ def run(
             # Small series first: val and test can be looked at while train is on its way.
             ordered = sorted(left, key=lambda pair: pair[0].count)
             jobs = [(r, config.format, config.quality) for _, r in ordered]
-            for request, encoded in _work(jobs, workers or os.cpu_count() or 1):
+            for request, encoded in rendering.work(
+                render_identity, jobs, workers or os.cpu_count() or 1
+            ):
                 key = _key(request)
                 done[key] = _write(out, config.format, splits[key], encoded)
-                journal.write(json.dumps({"key": key, "rows": done[key]}) + "\n")
-                journal.flush()
+                rendering.record(stream, key, done[key])
                 progress.advance(len(encoded))
         seconds = max(time.monotonic() - start, 1e-9)
         examples = [_example(row) for _, r in wanted for row in done[_key(r)]]
@@ -279,7 +280,7 @@ def run(
              "size": config.size, "format": config.format, "quality": config.quality},
         )  # fmt: skip
         dataset = manifest.write(out, info, examples)
-    (out / _JOURNAL).unlink(missing_ok=True)
+    (out / rendering.JOURNAL).unlink(missing_ok=True)
     return GenerateResult(dataset, missing, missing / seconds)
 
 
@@ -291,19 +292,6 @@ def _key(request: Request) -> str:
     return identity_name(request.series, request.index)
 
 
-def _work(
-    jobs: Sequence[tuple[Request, str, int]], workers: int
-) -> Iterator[tuple[Request, list[EncodedPicture]]]:
-    """Finished identities as they come; a single worker stays in this process."""
-    workers = min(workers, max(len(jobs), 1))
-    if workers <= 1:
-        yield from map(render_identity, jobs)
-        return
-    # spawn: the parent may hold threads (JAX), which a fork would copy in a broken state.
-    with multiprocessing.get_context("spawn").Pool(workers) as pool:
-        yield from pool.imap_unordered(render_identity, jobs, chunksize=2)
-
-
 def _write(
     out: Path, format: str, split: str, encoded: Sequence[EncodedPicture]
 ) -> list[dict[str, Any]]:
@@ -313,7 +301,7 @@ def _write(
         state = picture.severity if picture.severity == "pristine" else picture.severity.lower()
         number = picture.view if picture.severity == "pristine" else picture.draw
         path = f"images/{split}/{picture.identity}/{state}_{number}.{format}"
-        _write_picture(out / path, item.data)
+        rendering.write_picture(out / path, item.data)
         example = Example(
             path=path,
             identity=picture.identity,
@@ -335,78 +323,8 @@ def _write(
     return written
 
 
-def _write_picture(path: Path, data: bytes) -> None:
-    # Whole or not at all, but not synced one by one as trace_jax.files does (3 ms a picture): the
-    # journal is trusted only for files that are there with the right size.
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.tmp")
-    try:
-        temporary.write_bytes(data)
-        os.replace(temporary, path)
-    except OSError as error:
-        raise UserError(
-            f"{path}: could not be written ({error.strerror or error}). Free space or choose "
-            "another folder; the same command goes on where this one stopped."
-        ) from error
-
-
 def _example(row: Mapping[str, Any]) -> Example:
     example, faults = rows.from_json(dict(row))
     if example is None:
         raise UserError(f"{_JOURNAL}: a row is damaged ({'; '.join(faults)}). Delete the folder.")
     return example
-
-
-def _whole(out: Path, found: Sequence[Mapping[str, Any]] | None) -> bool:
-    """Whether an identity's journaled pictures are all there as they were written."""
-    if found is None:
-        return False
-    for row in found:
-        path = out / row["path"]
-        if not path.is_file() or files.sha256_file(path) != row["sha256"]:
-            return False
-    return True
-
-
-@contextlib.contextmanager
-def _journal(
-    out: Path, stamp: Mapping[str, Any]
-) -> Iterator[tuple[dict[str, list[dict[str, Any]]], TextIO]]:
-    """Opens the folder's journal for appending, with what it holds already."""
-    out.mkdir(parents=True, exist_ok=True)
-    path = out / _JOURNAL
-    done: dict[str, list[dict[str, Any]]] = {}
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    if not lines and (out / manifest.ROWS_FILE).exists():
-        # A complete folder: its rows take the journal's place, so that a repaired or repeated
-        # run renders only what is missing.
-        existing = manifest.read(out)
-        for example in existing.examples:
-            done.setdefault(example.identity, []).append(rows.to_json(example))
-        provenance = dict(existing.info.provenance)
-        same = {k: provenance.get(k) for k in ("world", "seed", "size", "format", "quality")}
-        config = stamp["config"]
-        if same != {
-            "world": WORLD,
-            **{k: config[k] for k in ("seed", "size", "format", "quality")},
-        }:
-            raise UserError(
-                f"{out}: holds another data set ({existing.info.name}). Choose another --out."
-            )
-    for number, line in enumerate(lines):
-        try:
-            entry = json.loads(line)
-        except json.JSONDecodeError:
-            continue  # the line that a kill cut short
-        if number == 0:
-            if entry != stamp:
-                raise UserError(
-                    f"{out}: was begun with other settings. Choose another --out, or delete it."
-                )
-        else:
-            done[entry["key"]] = entry["rows"]
-    # Rewritten whole, so that a cut line never stays in the middle.
-    body = [json.dumps(stamp), *(json.dumps({"key": k, "rows": v}) for k, v in done.items())]
-    files.write_text(path, "\n".join(body) + "\n")
-    with open(path, "a", encoding="utf-8") as stream:
-        yield done, stream

@@ -10,10 +10,12 @@ from typing import TYPE_CHECKING, Any
 from absl import flags
 from ml_collections import config_flags
 
+from trace_jax.errors import UserError
 from trace_jax.synthesis.settings import Settings
 
 if TYPE_CHECKING:
     from trace_jax.runs.generate import GenerateConfig
+    from trace_jax.runs.scenes import ScenesConfig
 
 # What a data set does not depend on, or what lies elsewhere on another machine.
 _UNSAID = {
@@ -76,6 +78,25 @@ def objects() -> GenerateConfig:
         given.name or given.kind, given.identities, given.split_sizes, engine=given.engine,
         kind=given.kind, seed=given.seed, size=given.size, views=given.views, draws=given.draws,
         format=given.format, quality=given.quality,
+    )  # fmt: skip
+
+
+def scenes() -> ScenesConfig:
+    """What the procedural engine renders of kind scenes.
+
+    Raises:
+      UserError: see `runs.scenes`; also where neither a page nor a folder is given.
+    """
+    from trace_jax.runs import scenes
+
+    given = flags.FLAGS
+    if given.config is not None:
+        return scenes.ScenesConfig.from_page(given.config, given.subset)
+    if not given.out:
+        raise UserError("give the folder to write with --out=DIR.")
+    return scenes.from_number(
+        given.name or given.kind, given.scenes, seed=given.seed, width=given.width,
+        height=given.height, format=given.format, quality=given.quality,
     )  # fmt: skip
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 
+import numpy as np
 from PIL import Image
 
 from trace_jax.synthesis.procedural.world import Picture, Request, pictures
@@ -21,10 +22,15 @@ class EncodedPicture:
 
 
 def encode(picture: Picture, format: str, quality: int) -> bytes:
-    """The file of one picture; `quality` 0-100 matters to WebP only."""
+    """The file of one picture; see `encode_pixels`."""
+    return encode_pixels(picture.pixels, format, quality)
+
+
+def encode_pixels(pixels: np.ndarray, format: str, quality: int) -> bytes:
+    """uint8 [H, W, 3] as a file; `quality` 0-100 matters to WebP only."""
     stream = io.BytesIO()
     options = {"quality": quality, "method": 4} if format == "webp" else {"optimize": True}
-    Image.fromarray(picture.pixels).save(stream, FORMATS[format], **options)
+    Image.fromarray(pixels).save(stream, FORMATS[format], **options)
     return stream.getvalue()
 
 

@@ -20,7 +20,7 @@ from trace_jax.synthesis.procedural.undamaged import SHARD_SCALE
 
 # How hot the hottest place of a wall is, and how far soot reaches, at L0..L4.
 _HEAT = (0.42, 0.55, 0.72, 0.92, 1.15)
-_SOOT = (-0.34, -0.12, 0.10, 0.34, 0.62)
+_SOOT = (-0.26, -0.02, 0.20, 0.42, 0.66)
 _CELLS = 26  # grid cells along a wall
 _CLEAN = -9.0
 
@@ -56,8 +56,8 @@ def make_room(environment: str, rng: np.random.Generator) -> Room:
     """Draws a place of an environment group."""
     outdoor = environment == "outdoor"
     large = environment in ("commercial", "institutional")
-    width = float(rng.uniform(4.0, 5.2) + (0.9 if large else 0.0) + (2.0 if outdoor else 0.0))
-    depth = float(rng.uniform(3.0, 4.0) + (0.6 if large else 0.0) + (1.6 if outdoor else 0.0))
+    width = float(rng.uniform(3.0, 3.9) + (0.6 if large else 0.0) + (1.2 if outdoor else 0.0))
+    depth = float(rng.uniform(2.2, 3.0) + (0.4 if large else 0.0) + (1.0 if outdoor else 0.0))
     height = float(rng.uniform(1.5, 2.2) if outdoor else rng.uniform(2.4, 2.8))
     palette = Palette(rng, ("cream", "white", "light grey", "tan", "light blue", "lavender"))
     floors = {
@@ -83,6 +83,11 @@ def make_room(environment: str, rng: np.random.Generator) -> Room:
     table = np.stack([floor.row, fence.row if outdoor else wall.row, skirting.row, sky_row])
     table[0, pt.GLOSS] *= 0.4
     table[1, pt.GLOSS] *= 0.25
+    for row in (0, 1):
+        # Tiles and papers are of shades of one colour; objects are what stands out.
+        for other in (pt.C2, pt.C3):
+            mixed = 0.72 * table[row, pt.C1 : pt.C1 + 3] + 0.28 * table[row, other : other + 3]
+            table[row, other : other + 3] = mixed
     w, back, front = width / 2, depth / 2, -depth / 2 - 3.0
     far = 9.0 if outdoor else 0.0
     sheets = [
