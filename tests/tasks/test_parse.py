@@ -105,6 +105,8 @@ GOOD = "Function: seating, lighting\nMaterials: wood, metal"
     [
         (GOOD, True, {"seating", "lighting"}, {"wood", "metal"}),
         (GOOD, False, {"seating", "lighting"}, {"wood", "metal"}),
+        ("Function: food_storage, _general_storage_\nMaterials: **wood**", False,
+         {"food_storage", "general_storage"}, {"wood"}),
         (GOOD + "<|im_end|>", True, {"seating", "lighting"}, {"wood", "metal"}),
         ("function: Seating\nmaterials needed: oak and steel", False, {"seating"},
          {"wood", "metal"}),
@@ -134,6 +136,13 @@ def test_order_and_repetition_do_not_matter(names, random):
     shuffled = names + names[:1]
     random.shuffle(shuffled)
     assert parse.materials(", ".join(shuffled)).found == set(names)
+
+
+@given(st.lists(st.sampled_from(taxonomy.load().functions), min_size=1, max_size=2))
+def test_lenient_reads_whatever_strict_reads(tags):
+    answer = f"Function: {', '.join(tags)}\nMaterials: wood, metal"
+    strict, lenient = (parse.function_answer(answer, strict=s) for s in (True, False))
+    assert strict == lenient
 
 
 @given(st.text(max_size=200))

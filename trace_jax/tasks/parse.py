@@ -22,8 +22,11 @@ from trace_jax import taxonomy
 from trace_jax.tasks.prompts import FUNCTION_LABEL, MATERIALS_LABEL
 
 _SPECIAL = re.compile(r"<\|[^|<>]*\|>|</?s>|<(?:eos|pad|bos)>|<think>.*?(?:</think>|$)", re.DOTALL)
+# An underscore inside a word is part of a tag ("food_storage"), not emphasis.
 _MARKDOWN = re.compile(
-    r"[*`#_]{1,3}(?=\S)|(?<=\S)[*`#]{1,3}|^\s*(?:[-•>]|\d+[.)])\s+", re.MULTILINE
+    r"[*`#]{1,3}(?=\S)|(?<=\S)[*`#]{1,3}|(?<!\w)_{1,3}(?=\S)|(?<=\S)_{1,3}(?!\w)|"
+    r"^\s*(?:[-•>]|\d+[.)])\s+",
+    re.MULTILINE,
 )
 _CORRECTION = re.compile(
     r"\b(?:actually|correction|no,? wait|wait,? no|or rather|i mean|on second thou?ght)\b[,:]?",
