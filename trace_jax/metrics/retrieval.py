@@ -70,6 +70,54 @@ def search(
     return Search(*(np.concatenate(parts) for parts in zip(*blocks, strict=True)))
 
 
+def search_labels(
+    queries: np.ndarray,
+    gallery: np.ndarray,
+    labels: np.ndarray,
+    gallery_labels: np.ndarray,
+    *,
+    k: int = 5,
+    chunk: int = 4096,
+) -> Search:
+    """`search` where any gallery image with the query's label is right.
+
+    The most similar image of the label is the target; others of the label neither help nor harm,
+    so `rank` counts images of other labels at least as similar as it.
+
+    Args:
+      queries: [Q, D]; gallery: [G, D].
+      labels: [Q] integers; gallery_labels: [G]. Every query's label is in the gallery.
+      k: how many neighbours to return; at most G are.
+      chunk: queries compared at a time.
+
+    Raises:
+      ValueError: as for `search`, or the gallery lacks a query's label.
+    """
+    left, right = _unit(queries, "queries"), _unit(gallery, "gallery")
+    labels, gallery_labels = np.asarray(labels), np.asarray(gallery_labels)
+    if left.shape[1:] != right.shape[1:]:
+        raise ValueError(f"queries {left.shape} and gallery {right.shape} differ in width")
+    if labels.shape != (len(left),) or gallery_labels.shape != (len(right),):
+        raise ValueError(f"labels {labels.shape} and {gallery_labels.shape} do not fit the vectors")
+    if len(right) == 0:
+        raise ValueError("the gallery is empty")
+    if not np.isin(labels, gallery_labels).all():
+        raise ValueError("the gallery lacks the label of a query")
+    parts = []
+    for at in range(0, max(len(left), 1), chunk):
+        cosines = left[at : at + chunk] @ right.T  # [q, G]
+        same = labels[at : at + chunk, None] == gallery_labels[None]
+        similarity = np.where(same, cosines, -np.inf).max(axis=1, initial=-np.inf)
+        rank = (~same & (cosines >= similarity[:, None] - TIE)).sum(axis=1)
+        # Ties go to the other labels, as they do in the rank.
+        shown = np.where(same, cosines - TIE, cosines)
+        index = np.broadcast_to(np.arange(len(right)), cosines.shape)
+        nearest = np.lexsort((index, same, -shown), axis=1)[:, :k]
+        found = np.take_along_axis(cosines, nearest, axis=1)
+        parts.append((rank.astype(np.int64), similarity, nearest, found))
+    return Search(*(np.concatenate(column) for column in zip(*parts, strict=True)))
+
+
 def recall_at(rank: np.ndarray, k: int) -> np.ndarray:
     """1.0 where the target is among the first k, [Q] float64; R@k is its mean."""
     return (np.asarray(rank) < k).astype(np.float64)

@@ -30,6 +30,8 @@ class Card:
 def setting(results: Evaluation) -> str:
     """What was asked of whom."""
     meta = results.meta
+    if "setting" in meta:  # an evaluation that asks otherwise says how
+        return meta["setting"]
     burnt = sum(meta["queries"][level] for level in LEVELS if level in meta["queries"])
     text = (
         f"{burnt:,} burnt images of {meta['identities']:,} objects. "
@@ -94,6 +96,8 @@ def story(results: Evaluation) -> list[tuple[str, list[str]]]:
 
 def ceiling(results: Evaluation) -> str:
     """Which image condition "pristine" asks with."""
+    if "ceiling" in results.meta:
+        return results.meta["ceiling"]
     if results.meta["pristine_view"] == 1:
         return (
             "Condition Pristine asks with a second pristine image from another camera: the honest "

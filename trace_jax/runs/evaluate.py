@@ -105,24 +105,24 @@ def run(config: EvaluateConfig, *, load_host: Callable[..., Any]) -> Path:
     """
     start = time.monotonic()
     _check(config)
-    cache, data_folder = _features(config, load_host)
+    cache, data_folder = open_features(config, load_host)
     chosen = queries.select(cache, config.split, config.gallery, config.limit)
     out = config.out or _default_out(cache, config)
     print(f"evaluating {config.split}: {_counts(chosen)}; results in {out}")
-    found, notes = _conditions(config, cache, out)
+    found, notes = choose_conditions(config, cache, out)
     seconds = {"preparing": time.monotonic() - start}
     plan = _plan(cache, config)
     records = _measured(config, cache, chosen, found, plan, out)
     seconds["measuring"] = time.monotonic() - start - seconds["preparing"]
-    meta = _meta(config, cache, data_folder, chosen, found, out, [*chosen.notes, *notes])
-    _write_run(out, plan, found, records, meta | {"seconds": seconds})
+    meta = describe(config, cache, data_folder, chosen, found, out, [*chosen.notes, *notes])
+    write_run(out, plan, found, records, meta | {"seconds": seconds})
     return scoring.score(out, task_names=config.tasks, resamples=config.resamples, seed=config.seed)
 
 
-def _features(
+def open_features(
     config: EvaluateConfig, load_host: Callable[..., Any]
 ) -> tuple[FeatureCache, Path | None]:
-    """The cache to read (built if need be), and the folder of the pictures."""
+    """The cache to read (built if need be), and the folder of the pictures, None if unknown."""
     if config.cache is not None and config.data is None:
         cache = FeatureCache.open(config.cache)
         _print_default("features", cache.folder)
@@ -175,7 +175,7 @@ def _existing_cache(host: str, tap: str | None, data: manifest.Dataset) -> Path 
     return matches[0].parent if matches else None
 
 
-def _conditions(
+def choose_conditions(
     config: EvaluateConfig, cache: FeatureCache, out: Path
 ) -> tuple[list[Condition], list[str]]:
     """All conditions that need measuring, base first, and notes on what they rest on."""
@@ -245,11 +245,11 @@ def _measured(
                 print(f"{condition.name}: {len(kept[condition.name])} records are there already")
                 continue
             kept[condition.name] = queries.measure(
-                cache, chosen, condition, _group_of, config.batch_size, progress
+                cache, chosen, condition, group_of, config.batch_size, progress
             )
             done = [c for c in found if c.name in kept]
             records = [record for c in done for record in kept[c.name]]
-            _write_run(out, plan, done, records, None)
+            write_run(out, plan, done, records, None)
     records = [record for c in found for record in kept[c.name]]
     return records + queries.pristine_records(kept[BASE], chosen.pristine_view)
 
@@ -273,13 +273,14 @@ def _kept(out: Path, plan: str, found: Sequence[Condition]) -> dict[str, list[Re
     return kept
 
 
-def _write_run(
+def write_run(
     out: Path,
     plan: str,
     done: Sequence[Condition],
     records: Sequence[Record],
     meta: Mapping[str, Any] | None,
 ) -> None:
+    """Writes records and run.json of a results folder; `meta` is None until all is measured."""
     # Records first: a kill in between leaves counts that do not match, and those are made anew.
     record_table.write(out / RECORDS_FILE, records)
     counts = {c.name: sum(r.condition == c.name for r in records) for c in done}
@@ -312,13 +313,14 @@ def _cache_hash(cache: FeatureCache) -> str:
     return files.sha256_file(cache.folder / "manifest.json")
 
 
-def _group_of(object_type: str) -> str:
+def group_of(object_type: str) -> str:
+    """ "hazard" or "everyday", "" for a type that the taxonomy does not know."""
     types = taxonomy.load().types
     # A type of the user's own vocabulary belongs to no group.
     return types[object_type].group if object_type in types else ""
 
 
-def _meta(
+def describe(
     config: EvaluateConfig,
     cache: FeatureCache,
     data_folder: Path | None,
@@ -327,6 +329,7 @@ def _meta(
     out: Path,
     notes: Sequence[str],
 ) -> dict[str, Any]:
+    """`meta` of a results folder: everything about the run but its numbers."""
     plan = cache.manifest
     place = [] if data_folder is None else [os.path.relpath(data_folder, out), str(data_folder)]
     device = jax.local_devices()[0]

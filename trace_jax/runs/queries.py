@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import numpy as np
@@ -131,23 +131,13 @@ def measure(
     near: list[dict[str, list[Any]]] = []
     pooled = []
     at = 0
-    for batch in ordered(cache, queries.rows, batch_size=batch_size):
-        real = int(batch["weight"].sum())
-        index = batch["index"]
-        tokens, mask = batch["tokens"], batch["mask"]
-        if condition.recover is not None:
-            severity = [SEVERITIES.index(cache.rows[i].severity) for i in index]
-            tokens = condition.recover(tokens, mask, np.array(severity, np.int32))
-        tokens, mask = tokens[:real], None if mask is None else mask[:real]
-        vectors = mean_tokens(tokens, mask).reshape(real, -1)
-        _require_finite(cache, condition, index[:real], vectors)
+    for tokens, mask, vectors in recovered(cache, queries.rows, condition, batch_size, progress):
         pooled.append(vectors)
-        reference = queries.reference[at : at + real]
+        reference = queries.reference[at : at + len(vectors)]
         target = cache.tokens(reference, "float32")
         shared = None if mask is None else mask & cache.mask(reference)
         near.append(tasks.TASKS["feature_recovery"].measure(tokens, target, shared))
-        at += real
-        progress.advance(real, condition.name)
+        at += len(vectors)
     found = tasks.TASKS["retrieval"].measure(
         np.concatenate(pooled),
         cache.pooled(queries.gallery).reshape(len(queries.gallery), -1),
@@ -159,6 +149,41 @@ def measure(
         _record(cache, row, position, condition.name, group_of, features, found)
         for position, row in enumerate(queries.rows.tolist())
     ]
+
+
+def recovered(
+    cache: FeatureCache,
+    rows: np.ndarray,
+    condition: Condition,
+    batch_size: int,
+    progress: Progress,
+) -> Iterator[tuple[np.ndarray, np.ndarray | None, np.ndarray]]:
+    """Recovered features of rows, batch by batch.
+
+    Args:
+      cache, rows: whose features; [Q] indices.
+      condition: what recovers them.
+      batch_size: images a call; the last batch is padded, so one shape is compiled.
+      progress: advanced by images.
+
+    Yields:
+      Tokens [n, ..., N, D], mask [n, ..., N] or None, and pooled vectors [n, D]; padding cut off.
+
+    Raises:
+      UserError: recovered features are not finite.
+    """
+    for batch in ordered(cache, rows, batch_size=batch_size):
+        real = int(batch["weight"].sum())
+        index = batch["index"]
+        tokens, mask = batch["tokens"], batch["mask"]
+        if condition.recover is not None:
+            severity = [SEVERITIES.index(cache.rows[i].severity) for i in index]
+            tokens = condition.recover(tokens, mask, np.array(severity, np.int32))
+        tokens, mask = tokens[:real], None if mask is None else mask[:real]
+        vectors = mean_tokens(tokens, mask).reshape(real, -1)
+        _require_finite(cache, condition, index[:real], vectors)
+        yield tokens, mask, vectors
+        progress.advance(real, condition.name)
 
 
 def pristine_records(base: Sequence[Record], pristine_view: int) -> list[Record]:
