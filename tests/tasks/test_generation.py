@@ -82,7 +82,7 @@ def test_order_of_records_does_not_matter_and_unparseable_is_never_right():
     texts = ["wood", "steel and glass", "", "nothing at all", "plastic"]
     rows = [record("material", text, number) for number, text in enumerate(texts)]
     assert scores("material", rows) == scores("material", rows[::-1])
-    for name in GENERATION_TASKS:
+    for name in ("material", "description", "function"):
         bad = scores(name, [record(name, "", 0), record(name, "Sorry, I cannot.", 1)])
         assert bad.pop("unparseable") == 1.0
         assert all(v == 0 or np.isnan(v) for k, v in bad.items()), (name, bad)
@@ -155,3 +155,11 @@ def test_answers_survive_a_file_and_a_kill(tmp_path):
     path.write_bytes(answers.line(rows[0]) * 2)
     with pytest.raises(FaultsError, match="two answers"):
         answers.read(path)
+
+
+def test_damage_answers_compare_without_case_and_punctuation():
+    rows = [
+        record("damage", "yes", 0, expected="Yes."),
+        record("damage", "About 40 percent", 1, expected="About 50 percent."),
+    ]
+    assert scores("damage", rows) == {"accuracy": 0.5}
