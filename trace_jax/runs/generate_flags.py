@@ -85,11 +85,13 @@ def scenes() -> ScenesConfig:
     """What the procedural engine renders of kind scenes.
 
     Raises:
-      UserError: see `runs.scenes`; also where neither a page nor a folder is given.
+      UserError: see `runs.scenes`; also where neither a page nor a folder is given, and --sheet.
     """
     from trace_jax.runs import scenes
 
     given = flags.FLAGS
+    if given.sheet:
+        raise UserError("--sheet shows objects; it has no form for scenes.")
     if given.config is not None:
         return scenes.ScenesConfig.from_page(given.config, given.subset)
     if not given.out:
