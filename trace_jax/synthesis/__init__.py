@@ -1,1 +1,1 @@
-"""Pictures of objects before and after a fire. One engine: `procedural`."""
+"""Pictures of objects and scenes before and after a fire: rendered, or by an image model."""
