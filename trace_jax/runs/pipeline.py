@@ -289,7 +289,11 @@ def _write(
             "unusable_verdicts": sum(isinstance(c.verdict, Unusable) for c in judged),
         }
     vocabulary = taxonomy.load().name
-    info = manifest.DatasetInfo(settings.kind, settings.name, "1.0.0", vocabulary, provenance)
+    # Generated scenes have no pristine twin (paper B.2).
+    info = manifest.DatasetInfo(
+        settings.kind, settings.name, "1.0.0", vocabulary, provenance,
+        pairs=settings.kind != "scenes",
+    )  # fmt: skip
     dataset = manifest.write(out, info, rows)
     _prune(out, {row.path for row in rows})
     return dataset
