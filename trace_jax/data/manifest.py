@@ -17,7 +17,8 @@ from __future__ import annotations
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Iterable, Mapping
+import re
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, get_args
 
@@ -48,9 +49,11 @@ class DatasetInfo:
       taxonomy: name of the vocabulary its labels come from, or "" where it follows none.
       provenance: how it was made (command, seed, ...), any JSON object.
       pairs: whether every layout of scenes is there pristine and degraded. Released scenes are not
-        paired; a folder of them says false, and a missing pair is no fault then.
-      embeddings: feature caches of these images, each {"host", "tap", "cache": folder}; features
-        are named, never copied into rows.
+        paired; a folder of them says false, and a missing pair is a warning then (`warnings`), no
+        fault. Scenes alone may say so: objects are always paired, crops never need to be.
+      embeddings: feature caches of these images, each {"host", "tap", "cache": folder}, the folder
+        relative to this one or absolute; features are named, never copied into rows. They are no
+        part of the data and of its `Dataset.hash`, which the cache in turn names.
     """
 
     kind: str
@@ -119,7 +122,8 @@ class Dataset:
         """
         return files.sha256_json(
             {
-                "info": self.info.to_json(),
+                # A cache made of this data may be named in it afterwards.
+                "info": dataclasses.replace(self.info, embeddings=()).to_json(),
                 "rows": [row_schema.to_json(row) for row in self.rows],
             }
         )
@@ -198,7 +202,8 @@ def inspect(folder: str | Path, *, decode: bool = True, progress: bool = False) 
     """Finds every fault of a data folder in one pass, also those it can be used in spite of.
 
     Beside what `check` finds: trajectories that lack a level, layouts that lack their pair (unless
-    `dataset.json` says "pairs": false), rows of one identity that disagree, pictures no row names.
+    `dataset.json` says "pairs": false), rows of one identity that disagree, pictures no row names,
+    named feature caches of other data.
 
     Args:
       folder: the data folder.
@@ -220,10 +225,7 @@ def inspect(folder: str | Path, *, decode: bool = True, progress: bool = False) 
     blamed = {fault.line for fault in found}
     faults += validation.consistency_faults(parsed.rows, parsed.kind, blamed)
     if parsed.info is None or parsed.info.pairs:
-        # A row without its pristine reference is told of already.
-        alone = {fault.line for fault in faults if fault.name == "missing-pristine"}
-        lacking = {row_schema.subject_of(row) for line, row in parsed.rows if line in alone}
-        faults += validation.completeness_faults(parsed.rows, parsed.kind, parsed.broken | lacking)
+        faults += _incomplete(parsed, faults)
     bar = Progress(len(parsed.rows), "check", "pictures") if progress else None
     advance = bar.advance if bar else (lambda: None)
     with bar or contextlib.nullcontext():
@@ -233,7 +235,67 @@ def inspect(folder: str | Path, *, decode: bool = True, progress: bool = False) 
         for fault in validation.stray_faults(folder, parsed.rows, _IMAGE_SUFFIXES)
         if str(fault).split(":")[0] not in parsed.broken_paths
     ]
+    faults += [fault for fault in _cache_faults(folder, parsed) if fault.name == "cache-disagrees"]
     return sorted(faults, key=validation.line_order)
+
+
+def warnings(folder: str | Path) -> list[Fault]:
+    """What is worth knowing of a data folder and no fault; [] where it cannot be read at all.
+
+    Layouts without their pair where `dataset.json` says "pairs": false ("missing-pair"), labels of
+    a vocabulary that is not at hand ("unchecked-labels"), named feature caches that are not there
+    ("missing-cache").
+    """
+    folder = Path(folder)
+    try:
+        parsed = _parse(folder)
+    except UserError:
+        return []
+    if parsed.info is None:
+        return []
+    found = [fault for fault in _cache_faults(folder, parsed) if fault.name == "missing-cache"]
+    if parsed.info.taxonomy and not labels.is_known(parsed.info.taxonomy):
+        what = f"{INFO_FILE}: labels are not checked: {parsed.info.taxonomy!r} is not at hand"
+        found.append(Fault("unchecked-labels", what))
+    if not parsed.info.pairs:
+        found += _incomplete(parsed, [])
+    return sorted(found, key=validation.line_order)
+
+
+def _incomplete(parsed: _Parsed, told: Sequence[Fault]) -> list[Fault]:
+    """Missing levels and pairs of subjects that are not blamed for a missing reference already."""
+    alone = {fault.line for fault in told if fault.name == "missing-pristine"}
+    lacking = {row_schema.subject_of(row) for line, row in parsed.rows if line in alone}
+    unsure = parsed.broken | parsed.near | lacking
+    return validation.completeness_faults(parsed.rows, parsed.kind, unsure)
+
+
+def _cache_faults(folder: Path, parsed: _Parsed) -> list[Fault]:
+    """Named feature caches that are not there, and those of other data, host or tap."""
+    if parsed.info is None or not parsed.info.embeddings:
+        return []
+    found = []
+    # Faulty rows leave no data to compare with; a cache's host and tap can be compared always.
+    data = Dataset(folder, parsed.info, tuple(row for _, row in parsed.rows))
+    for named in parsed.info.embeddings:
+        path = folder / named["cache"] / "manifest.json"
+        if not path.is_file():
+            what = f"{INFO_FILE}: no finished feature cache in {named['cache']!r}"
+            found.append(Fault("missing-cache", what))
+            continue
+        try:
+            raw = files.read_json(path)
+        except UserError:
+            raw = None
+        facts = raw if isinstance(raw, dict) else {}
+        wanted = {"host": named["host"], "tap": named["tap"]}
+        if not parsed.faults:
+            wanted["dataset_hash"] = data.hash
+        wrong = [name for name, value in wanted.items() if facts.get(name) != value]
+        if wrong:
+            what = f"{INFO_FILE}: the feature cache in {named['cache']!r} has another "
+            found.append(Fault("cache-disagrees", what + ", ".join(wrong)))
+    return found
 
 
 @dataclasses.dataclass
@@ -247,6 +309,7 @@ class _Parsed:
       faults: what could not be read.
       broken: subjects of rows that could not be read.
       broken_paths: and their pictures.
+      near: subjects of the rows beside those whose own subject cannot be told; it may be theirs.
     """
 
     info: DatasetInfo | None
@@ -255,6 +318,7 @@ class _Parsed:
     faults: list[Fault]
     broken: set[str]
     broken_paths: set[str]
+    near: set[str]
 
 
 def _parse(folder: Path) -> _Parsed:
@@ -274,7 +338,7 @@ def _parse(folder: Path) -> _Parsed:
         text = str(error).replace(f"{folder / INFO_FILE}", INFO_FILE)
         faults.append(Fault("bad-info", text))
     kind = raw.get("kind") if isinstance(raw, dict) else None
-    parsed = _Parsed(info, kind if kind in KINDS else "", [], faults, set(), set())
+    parsed = _Parsed(info, kind if kind in KINDS else "", [], faults, set(), set(), set())
     _parse_rows(folder / ROWS_FILE, parsed)
     parsed.kind = parsed.kind or "objects"
     return parsed
@@ -282,6 +346,7 @@ def _parse(folder: Path) -> _Parsed:
 
 def _parse_rows(path: Path, parsed: _Parsed) -> None:
     seen_line = False
+    bad: list[tuple[int, bytes, Any]] = []  # line number, bytes, value where it is JSON
     # Split on newlines alone: str.splitlines would also cut at U+2028 inside a caption.
     for number, raw in enumerate(path.read_bytes().split(b"\n"), start=1):
         if number == 1:
@@ -289,31 +354,45 @@ def _parse_rows(path: Path, parsed: _Parsed) -> None:
         if not raw.strip():
             continue
         seen_line = True
+        value: Any = None
         try:
-            text = raw.decode("utf-8")
+            value, faults = row_schema.parse(raw.decode("utf-8"))
         except UnicodeDecodeError as error:
-            what = f"is not UTF-8 ({error.reason})"
-            parsed.faults.append(Fault("not-utf8", what).at(ROWS_FILE, number))
-            continue
-        value, faults = row_schema.parse(text)
+            faults = [Fault("not-utf8", f"is not UTF-8 ({error.reason})")]
         kind = parsed.kind or row_schema.kind_of(value)
         row = None
         if value is not None or not faults:
             row, faults = row_schema.from_json(value, faults, kind)
         parsed.faults += [fault.at(ROWS_FILE, number) for fault in faults]
-        if row is not None:
+        if row is None:
+            bad.append((number, raw, value))
+        else:
             parsed.kind = kind
             parsed.rows.append((number, row))
-        elif isinstance(value, dict):
-            for name, known in (
-                ("identity", parsed.broken),
-                ("layout", parsed.broken),
-                ("path", parsed.broken_paths),
-            ):
-                if isinstance(value.get(name), str):
-                    known.add(value[name])
+    key = "layout" if parsed.kind == "scenes" else "identity"
+    for number, raw, value in bad:
+        subject = _told(raw, value, key)
+        parsed.broken_paths.add(_told(raw, value, "path"))
+        if subject.strip():
+            parsed.broken.add(subject)
+        else:
+            parsed.near |= _neighbours(parsed.rows, number)
     if not seen_line:
         parsed.faults.append(Fault("no-rows", f"{ROWS_FILE}: has no rows"))
+
+
+def _told(raw: bytes, value: Any, key: str) -> str:
+    """A text field of a line that is no row, "" where it has none."""
+    if isinstance(value, dict):
+        return value[key] if isinstance(value.get(key), str) else ""
+    found = re.search(rf'"{key}"\s*:\s*"([^"\\]+)"'.encode(), raw)
+    return found[1].decode("utf-8", "replace") if found else ""
+
+
+def _neighbours(rows: list[tuple[int, Row]], line: int) -> set[str]:
+    before = [row for number, row in rows if number < line][-1:]
+    after = [row for number, row in rows if number > line][:1]
+    return {row_schema.subject_of(row) for row in (*before, *after)}
 
 
 def _info_faults(raw: Any) -> list[Fault]:
@@ -337,12 +416,17 @@ def _info_texts(raw: Any) -> list[str]:
         faults.append(f"'pairs' must be true or false, is {raw['pairs']!r}")
     caches = raw.get("embeddings", [])
     if not isinstance(caches, list | tuple) or not all(
-        isinstance(c, Mapping) and set(c) == {"host", "tap", "cache"} for c in caches
+        isinstance(c, Mapping)
+        and set(c) == {"host", "tap", "cache"}
+        and all(isinstance(text, str) and text for text in c.values())
+        for c in caches
     ):
         faults.append(
             f"'embeddings' must list objects with host, tap and cache, is {raw['embeddings']!r}"
         )
     kind = raw.get("kind")
+    if raw.get("pairs", True) is False and kind in ("objects", "crops"):
+        faults.append("'pairs' may be false for kind 'scenes' alone")
     if isinstance(kind, str) and kind not in KINDS:
         faults.append(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
     title = raw.get("name")

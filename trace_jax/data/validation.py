@@ -72,36 +72,36 @@ def completeness_faults(rows: Numbered, kind: str, broken: Collection[str] = ())
         return _pair_faults(rows, broken)
     if kind != "objects":
         return []
-    present = {row.severity for _, row in rows}
+    objects = [(line, row) for line, row in rows if isinstance(row, Example)]
+    present = {row.severity for _, row in objects}
     wanted = [level for level in LEVELS if level in present]
-    found: dict[tuple[str, int], Counter[tuple[str, int]]] = defaultdict(Counter)
+    states: dict[tuple[str, int], set[tuple[str, int]]] = defaultdict(set)  # of a trajectory
     first: dict[tuple[str, int], int] = {}
-    seen_paths: set[str] = set()
-    repeated: set[tuple[str, int]] = set()
-    faults = []
-    for line, row in rows:
-        assert isinstance(row, Example)
-        if row.severity == PRISTINE or row.path in seen_paths:
+    faults, twice, paths = [], set(), set()
+    for line, row in objects:
+        # A repeated path has been told of; it is the same picture, not a level given twice.
+        if row.severity == PRISTINE or row.path in paths:
             continue
-        seen_paths.add(row.path)
-        key = (row.identity, row.draw)
-        state = (row.severity, row.view)
+        paths.add(row.path)
+        key, state = (row.identity, row.draw), (row.severity, row.view)
         first.setdefault(key, line)
-        if found[key][state]:
-            repeated.add(key)
+        if state in states[key]:
+            twice.add(key)
             what = f"identity {row.identity!r} has {row.severity} of draw {row.draw} already"
             faults.append(_fault("duplicate-level", line, what))
-        found[key][state] += 1
-    for line, row in rows:
-        assert isinstance(row, Example)
-        if is_reference(row) and wanted and not any(key[0] == row.identity for key in found):
-            first.setdefault((row.identity, 0), line)
+        states[key].add(state)
+    burnt = {identity for identity, _ in states} | set(broken)
+    for line, row in objects:
+        if wanted and is_reference(row) and row.identity not in burnt:
+            what = f"identity {row.identity!r}: all of its levels are missing"
+            faults.append(_fault("missing-level", line, what))
     for key, line in first.items():
-        if key[0] in broken or key in repeated:
+        # A level given twice is most likely a missing one under a wrong name: one fault.
+        if key[0] in broken or key in twice:
             continue
-        levels = {severity for severity, _ in found[key]}
+        found = {severity for severity, _ in states[key]}
         for level in wanted:
-            if level not in levels:
+            if level not in found:
                 what = f"identity {key[0]!r}: level {level} of draw {key[1]} is missing"
                 faults.append(_fault("missing-level", line, what))
     return faults

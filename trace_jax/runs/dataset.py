@@ -21,6 +21,11 @@ def check(folder: str | Path, *, decode: bool = True) -> list[Fault]:
     return manifest.inspect(folder, decode=decode, progress=True)
 
 
+def warnings(folder: str | Path) -> list[Fault]:
+    """What is worth knowing of a folder and no fault, see manifest.warnings."""
+    return manifest.warnings(folder)
+
+
 def summary(folder: str | Path) -> str:
     """One line on a sound folder: its size, types, splits."""
     data = manifest.read(folder)
