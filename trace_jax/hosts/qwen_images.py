@@ -6,6 +6,8 @@ The pixel work is transformers' Qwen2VLImageProcessorPil, named explicitly (see 
 
 from __future__ import annotations
 
+import copy
+import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -26,6 +28,8 @@ _KEYS = (
 _AREAS = ("min_pixels", "max_pixels")
 # The longest side may be this many times the shortest: transformers' smart_resize refuses more.
 MAX_ASPECT = 200
+# Paper section 4: inputs of 448 x 448.
+PAPER_SIZE = 448
 
 
 class QwenImages:
@@ -102,6 +106,20 @@ class QwenImages:
             "do_convert_rgb": True,
             **self.constants,
         }
+
+    @property
+    def default_size(self) -> int:
+        """Side of the squares that runs bring every picture to, so that all give as many tokens:
+        the paper's, or the only one that the processor's areas leave.
+        """
+        least, most = (self.constants["size"][k] for k in ("shortest_edge", "longest_edge"))
+        return math.isqrt(most) if least == most else PAPER_SIZE
+
+    def fixed(self, side: int) -> QwenImages:
+        """The same, with every picture first brought to `side` x `side`."""
+        other = copy.copy(self)
+        other.image_size = side
+        return other
 
     def __call__(self, images: Sequence[Image.Image]) -> dict[str, np.ndarray]:
         """Any PIL images to patches, shorter images padded at the end.

@@ -8,8 +8,10 @@ recoverer stands between, in plain sight: `host.generate(frm(host.tap(inputs)), 
 from __future__ import annotations
 
 import abc
+import copy
+import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
 import jax
 import jax.numpy as jnp
@@ -95,6 +97,20 @@ class VisionLanguageHost(Host):
     def together(self, text: TextInputs) -> Array | None:
         """[B, L] which tokens see each other besides causally, or None."""
         return None
+
+    @property
+    def default_size(self) -> int:
+        """Side of the squares that runs bring every picture to; see `at_size`."""
+        return self.preprocessor.default_size
+
+    def at_size(self, side: int) -> Self:
+        """The same host, every picture first brought to `side` x `side` (the paper's 448), so that
+        all of them give as many tokens and can be cached together.
+        """
+        other = copy.copy(self)
+        other.preprocessor = self.preprocessor.fixed(side)
+        other.spec = dataclasses.replace(self.spec, preprocessing=other.preprocessor.description)
+        return other
 
     # ---- pure functions
 

@@ -22,7 +22,7 @@ from trace_jax.data.cache_writer import CacheWriter, Failure
 from trace_jax.data.feature_cache import default_folder
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.progress import Progress
-from trace_jax.runs.encoding import Encoder
+from trace_jax.runs.encoding import Encoder, sized
 from trace_jax.types import SPLITS, Example
 
 PACKAGE = Path(trace_jax.__file__).parent
@@ -59,6 +59,8 @@ class CacheConfig:
       strict: skipped pictures make the exit status non-zero.
       retry_failed: make shards with failed rows again.
       replace: delete a cache that is there and start over.
+      image_size: square that a vision-language host's pictures are brought to, so that all give as
+        many tokens; 0 for the host's default (the paper's 448).
       limit: only the first so many rows, 0 for all.
       threads: decode threads.
       max_tokens: padded token count, for hosts whose count varies; 0 takes the tap's own.
@@ -77,6 +79,7 @@ class CacheConfig:
     strict: bool = False
     retry_failed: bool = False
     replace: bool = False
+    image_size: int = 0
     limit: int = 0
     threads: int = 3
     max_tokens: int = 0
@@ -124,6 +127,7 @@ def run(config: CacheConfig, *, load_host: Callable[..., Any]) -> CacheResult:
     data = manifest.read(config.data or EMBEDDED_DATA)
     examples = _chosen(data, config)
     host = load_host(config.host, config.weights, tap=config.tap, dtype=config.compute_dtype)
+    host = sized(host, config.image_size)
     encoder = Encoder(host, config.batch_size, config.dtype)
     plan = _plan(config, data, examples, host, encoder)
     out = config.out or default_folder(plan.host, plan.tap, plan.dataset_name)

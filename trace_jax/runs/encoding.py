@@ -24,6 +24,7 @@ from PIL import Image
 
 from trace_jax import files, images
 from trace_jax.errors import UserError
+from trace_jax.hosts.vision_language import VisionLanguageHost
 from trace_jax.types import Example, Features
 
 # Stands in for a picture that cannot be read; its features are never kept.
@@ -178,6 +179,18 @@ class Encoder:
         if isinstance(leaf, jax.Array) and len(leaf.devices()) > 1:
             return leaf  # the host was loaded onto a mesh of its own
         return jax.device_put(leaf, NamedSharding(self._mesh, PartitionSpec()))
+
+
+def sized(host: Any, side: int) -> Any:
+    """A host whose pictures all give as many tokens.
+
+    Args:
+      host: a vision-language host, whose pictures may have any size; others take one size anyway.
+      side: of the squares that pictures are brought to; 0 for the host's default.
+    """
+    if not isinstance(host, VisionLanguageHost):
+        return host
+    return host.at_size(side or host.default_size)
 
 
 def _collect(rows: range, failures: dict[int, str], result: Any) -> Encoded:
