@@ -18,60 +18,28 @@ import contextlib
 import dataclasses
 import functools
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
-from typing import Any, get_args
+from typing import Any
 
 from trace_jax import files
-from trace_jax.data import labels, validation
+from trace_jax.data import dataset_info, labels, validation
 from trace_jax.data import rows as row_schema
+from trace_jax.data.dataset_info import INFO_FILE, KINDS, DatasetInfo
 from trace_jax.data.faults import Fault
 from trace_jax.data.rows import Row
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.progress import Progress
-from trace_jax.types import DatasetKind, Example, SceneExample
+from trace_jax.types import Example, SceneExample
 
-INFO_FILE = "dataset.json"
+__all__ = [
+    "INFO_FILE", "KINDS", "ROWS_FILE", "Dataset", "DatasetInfo",
+    "check", "inspect", "read", "warnings", "write",
+]  # fmt: skip
+
 ROWS_FILE = "manifest.jsonl"
-KINDS: tuple[str, ...] = get_args(DatasetKind)
 
 _IMAGE_SUFFIXES = {".png", ".jpg", ".jpeg", ".webp", ".bmp", ".tif", ".tiff", ".gif"}
-
-
-@dataclasses.dataclass(frozen=True)
-class DatasetInfo:
-    """What `dataset.json` says.
-
-    Attributes:
-      kind: "objects", "scenes" or "crops".
-      name: short name, used in default output folders and in results.
-      version: version of the data, e.g. "1.0.0".
-      taxonomy: name of the vocabulary its labels come from, or "" where it follows none.
-      provenance: how it was made (command, seed, ...), any JSON object.
-      pairs: whether every layout of scenes is there pristine and degraded. Released scenes are not
-        paired; a folder of them says false, and a missing pair is a warning then (`warnings`), no
-        fault. Scenes alone may say so: objects are always paired, crops never need to be.
-      embeddings: feature caches of these images, each {"host", "tap", "cache": folder}, the folder
-        relative to this one or absolute; features are named, never copied into rows. They are no
-        part of the data and of its `Dataset.hash`, which the cache in turn names.
-    """
-
-    kind: str
-    name: str
-    version: str
-    taxonomy: str
-    provenance: Mapping[str, Any] = dataclasses.field(default_factory=dict)
-    pairs: bool = True
-    embeddings: tuple[Mapping[str, str], ...] = ()
-
-    def to_json(self) -> dict[str, Any]:
-        """As a JSON object; what older folders lack is left out where it says nothing."""
-        raw = dataclasses.asdict(self)
-        if self.pairs:
-            del raw["pairs"]
-        if not self.embeddings:
-            del raw["embeddings"]
-        return raw
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,7 +129,7 @@ def write(folder: str | Path, info: DatasetInfo, rows: Iterable[Row]) -> Dataset
     folder = Path(folder)
     rows = tuple(rows)
     encoded: list[str] = []
-    faults = _info_faults(info.to_json())
+    faults = dataset_info.faults(info.to_json())
     if not rows:
         faults.append(Fault("no-rows", f"{ROWS_FILE}: has no rows"))
     for number, row in enumerate(rows, start=1):
@@ -331,7 +299,7 @@ def _parse(folder: Path) -> _Parsed:
     raw: Any = None
     try:
         raw = files.read_json(folder / INFO_FILE, "Every data folder has one; see README, Data.")
-        faults += _info_faults(raw)
+        faults += dataset_info.faults(raw)
         if not faults:
             info = DatasetInfo(**raw | {"embeddings": tuple(raw.get("embeddings", ()))})
     except UserError as error:
@@ -393,46 +361,6 @@ def _neighbours(rows: list[tuple[int, Row]], line: int) -> set[str]:
     before = [row for number, row in rows if number < line][-1:]
     after = [row for number, row in rows if number > line][:1]
     return {row_schema.subject_of(row) for row in (*before, *after)}
-
-
-def _info_faults(raw: Any) -> list[Fault]:
-    return [Fault("bad-info", f"{INFO_FILE}: {text}") for text in _info_texts(raw)]
-
-
-def _info_texts(raw: Any) -> list[str]:
-    if not isinstance(raw, dict):
-        return [f"must be a JSON object, is {type(raw).__name__}"]
-    faults = []
-    known = {field.name for field in dataclasses.fields(DatasetInfo)}
-    for name in ("kind", "name", "version", "taxonomy"):
-        if name not in raw:
-            faults.append(f"field {name!r} is missing")
-        elif not isinstance(raw[name], str):
-            faults.append(f"{name!r} must be text, is {raw[name]!r}")
-    faults += [f"unknown field {name!r}" for name in sorted(set(raw) - known)]
-    if not isinstance(raw.get("provenance", {}), Mapping):
-        faults.append(f"'provenance' must be an object, is {raw['provenance']!r}")
-    if not isinstance(raw.get("pairs", True), bool):
-        faults.append(f"'pairs' must be true or false, is {raw['pairs']!r}")
-    caches = raw.get("embeddings", [])
-    if not isinstance(caches, list | tuple) or not all(
-        isinstance(c, Mapping)
-        and set(c) == {"host", "tap", "cache"}
-        and all(isinstance(text, str) and text for text in c.values())
-        for c in caches
-    ):
-        faults.append(
-            f"'embeddings' must list objects with host, tap and cache, is {raw['embeddings']!r}"
-        )
-    kind = raw.get("kind")
-    if raw.get("pairs", True) is False and kind in ("objects", "crops"):
-        faults.append("'pairs' may be false for kind 'scenes' alone")
-    if isinstance(kind, str) and kind not in KINDS:
-        faults.append(f"unknown kind {kind!r}; known: {', '.join(KINDS)}")
-    title = raw.get("name")
-    if isinstance(title, str) and (not title.strip() or "/" in title or title in (".", "..")):
-        faults.append(f"'name' {title!r} cannot name a folder")
-    return faults
 
 
 def _no_manifest(folder: Path) -> str:
