@@ -77,10 +77,10 @@ def from_json(raw: dict[str, Any], found: list[Fault]) -> tuple[SceneExample | N
         boxes = []
     size = _size(raw)
     for number, box in enumerate(boxes):
-        faults += [Fault(f.name, f"box {number}: {f}") for f in _box_faults(box, size)]
+        faults += [Fault(f.name, f"box {number}: {f}") for f in box_row_faults(box, size)]
     if faults:
         return None, faults
-    known = dict(raw) | {"boxes": tuple(_box(box) for box in boxes)}
+    known = dict(raw) | {"boxes": tuple(box_from_json(box) for box in boxes)}
     return SceneExample(**known), []
 
 
@@ -106,7 +106,8 @@ def _size(raw: dict[str, Any]) -> tuple[float, float]:
     return float(width), float(height)  # type: ignore[arg-type]
 
 
-def _box_faults(raw: Any, size: tuple[float, float]) -> list[Fault]:
+def box_row_faults(raw: Any, size: tuple[float, float]) -> list[Fault]:
+    """Faults of one box as JSON, in an image of that width and height."""
     if not isinstance(raw, dict):
         return [Fault("wrong-type", f"must be a JSON object, is {raw!r}")]
     faults = fields.keys(raw, _BOX_REQUIRED, _BOX_KNOWN)
@@ -122,7 +123,8 @@ def _box_faults(raw: Any, size: tuple[float, float]) -> list[Fault]:
     return faults
 
 
-def _box(raw: dict[str, Any]) -> SceneBox:
+def box_from_json(raw: dict[str, Any]) -> SceneBox:
+    """A box without faults from its JSON object."""
     x, y, w, h = (float(value) for value in raw["box"])
     return SceneBox(
         **raw

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,7 +14,7 @@ from trace_jax import files, taxonomy
 from trace_jax.data import builders, coco, manifest
 from trace_jax.data.faults import Fault
 from trace_jax.errors import UserError
-from trace_jax.types import SPLITS
+from trace_jax.types import PRISTINE, SPLITS, SceneExample
 
 
 def check(folder: str | Path, *, decode: bool = True) -> list[Fault]:
@@ -124,11 +125,30 @@ def import_coco(source: str | Path, root: str | Path, name: str) -> manifest.Dat
       root: folder that its `file_name`s are relative to.
       name: of the data set.
     """
-    scenes = coco.read(files.read_json(Path(source)), root)
+    raw = files.read_json(Path(source), "Give a COCO JSON file.")
+    scenes = coco.read(raw, root)
+    known = taxonomy.load()
+    types = {box.object_type for scene in scenes for box in scene.boxes}
     info = manifest.DatasetInfo(
-        "scenes", name, "1.0.0", taxonomy.load().name, {"coco": Path(source).name}, pairs=False
+        kind="scenes",
+        name=name,
+        version="1.0.0",
+        # Categories that the vocabulary lacks are no mistakes of the file's.
+        taxonomy=known.name if types <= set(known.types) else "",
+        provenance={
+            "coco": Path(source).name,
+            "categories": {str(c["id"]): str(c.get("name", "")) for c in raw["categories"]},
+        },
+        pairs=_are_paired(scenes),
     )
     return manifest.write(root, info, scenes)
+
+
+def _are_paired(scenes: Sequence[SceneExample]) -> bool:
+    states: dict[str, set[bool]] = defaultdict(set)
+    for scene in scenes:
+        states[scene.layout].add(scene.severity == PRISTINE)
+    return all(len(found) == 2 for found in states.values())
 
 
 def build(folder: str | Path, out: str | Path) -> Path:
