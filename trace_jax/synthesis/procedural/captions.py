@@ -43,7 +43,7 @@ def describe(object_type: str, materials: Sequence[str], severity: str) -> str:
         return ""
     known = taxonomy.load()
     number = [level.name for level in known.severity].index(severity)
-    order = sorted(set(materials), key=lambda m: known.failure_order[m])
+    order = _by_failure(materials)
     states = "; ".join(f"{m} {_states()[m][number]}" for m in order)
     title = known.severity[number].title
     return f"{object_type.replace('_', ' ')}, {title}: {states}."
@@ -58,9 +58,16 @@ def state(materials: Sequence[str], severity: str) -> str:
 def failure_notes(object_type: str, materials: Sequence[str]) -> str:
     """How its weakest parts fail: the type's note, and its materials in their order of failure."""
     known = taxonomy.load()
-    order = sorted(set(materials), key=lambda m: known.failure_order[m])
+    order = _by_failure(materials)
     note = known.types[object_type].failure
     return f"{note} Order of failure: {', '.join(order)}.".strip()
+
+
+def _by_failure(materials: Sequence[str]) -> list[str]:
+    """Each material once, the earliest to fail first; equals in the taxonomy's order."""
+    known = taxonomy.load()
+    found = [m for m in known.materials if m in materials]
+    return sorted(found, key=lambda m: known.failure_order[m])
 
 
 @functools.cache
