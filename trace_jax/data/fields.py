@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import sys
 from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
@@ -10,6 +11,8 @@ from trace_jax.data.faults import Fault
 
 # COCO writes coordinates with two decimals, so a box may stand over the edge by their rounding.
 BOX_TOLERANCE = 0.01
+
+_LARGEST = sys.float_info.max
 
 
 def keys(raw: Mapping[str, Any], required: Sequence[str], known: Collection[str]) -> list[Fault]:
@@ -99,14 +102,17 @@ def sha256(value: Any) -> list[Fault]:
 
 def is_number(value: Any) -> bool:
     """Whether a JSON value is a finite number."""
-    return not isinstance(value, bool) and isinstance(value, int | float) and math.isfinite(value)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return False
+    # Compared, not converted: a whole number of 400 digits has no float.
+    return -_LARGEST <= value <= _LARGEST
 
 
 def fraction(what: str, value: Any) -> list[Fault]:
     """A number of 0-1; `what` is how the message calls it."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return [Fault("wrong-type", f"{what} must be a number, is {value!r}")]
-    if not math.isfinite(value) or not 0 <= value <= 1:
+    if not 0 <= value <= 1:  # NaN, too, is not
         return [Fault("outside-0-1", f"{what} must lie in 0-1, is {value!r}")]
     return []
 

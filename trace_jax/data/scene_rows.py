@@ -22,6 +22,7 @@ _NEVER_EMPTY = ("path", "layout")
 _KNOWN = {field.name for field in dataclasses.fields(SceneExample)}
 _BOX_REQUIRED = ("box", "object_type")
 _BOX_TEXT = ("object_type", "coco", "state", "identity")
+_LARGEST_SIDE = 2**31  # of an image, in comparisons: nothing that opens is larger
 _BOX_KNOWN = {field.name for field in dataclasses.fields(SceneBox)}
 
 
@@ -103,7 +104,7 @@ def _size(raw: dict[str, Any]) -> tuple[float, float]:
     width, height = raw.get("width"), raw.get("height")
     if fields.count("width", width, 1) or fields.count("height", height, 1):
         return float("inf"), float("inf")
-    return float(width), float(height)  # type: ignore[arg-type]
+    return min(width, _LARGEST_SIDE), min(height, _LARGEST_SIDE)  # type: ignore[type-var]
 
 
 def box_row_faults(raw: Any, size: tuple[float, float]) -> list[Fault]:
