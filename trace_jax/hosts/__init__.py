@@ -14,6 +14,7 @@ from trace_jax.hosts.base import UNHASHED, EncoderHost, EncoderOutput, Host, ran
 from trace_jax.hosts.clip import Clip
 from trace_jax.hosts.qwen3_vl import Qwen3VL
 from trace_jax.hosts.siglip2 import Siglip2
+from trace_jax.hosts.vision_language import VisionLanguageHost
 
 __all__ = [
     "HOSTS",
@@ -22,6 +23,7 @@ __all__ = [
     "EncoderOutput",
     "Host",
     "HostEntry",
+    "VisionLanguageHost",
     "bind",
     "build",
     "lookup",

@@ -7,6 +7,7 @@ decoder's first layers. Whatever the tap, the other parts ride along in `carry`.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import math
 from collections.abc import Mapping
@@ -402,6 +403,14 @@ class Qwen3VL(VisionLanguageHost):
         real = jnp.asarray(inputs["real"]) if "real" in inputs else None
         x = tower.embed(jnp.asarray(inputs["patches"]), rows, columns, jnp.asarray(inputs["grid"]))
         return tower.run(x, rows, columns, real, tuple(range(self.model.vision.depth)))[1]
+
+    def with_deepstack(self, deepstack: str) -> Qwen3VL:
+        """The same host with another treatment of the streams; see the class."""
+        other = copy.copy(self)
+        other.deepstack = deepstack
+        # The verbs close over the treatment: compiled anew.
+        VisionLanguageHost.compile(other)
+        return other
 
     def stream(self, features: Features, number: int) -> Features:
         """A DeepStack stream of these features as features of its own tap, for its recoverer."""

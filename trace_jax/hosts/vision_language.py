@@ -68,6 +68,11 @@ class VisionLanguageHost(Host):
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
+        self.compile()
+
+    def compile(self) -> None:
+        """Makes the jitted verbs."""
+        self._tap = jax.jit(self.apply_tap)
         self._resume = jax.jit(self.apply_resume)
         self._forward = jax.jit(self.apply_forward)
         self._generate = jax.jit(self.apply_generate, static_argnums=3)

@@ -15,17 +15,21 @@ from typing import Any
 import jax
 import numpy as np
 
-from trace_jax import files, images
+from trace_jax import files, hosts, images
+from trace_jax.data.feature_cache import FeatureCache
 from trace_jax.data.manifest import Dataset
 from trace_jax.errors import UserError
 from trace_jax.progress import Progress
 from trace_jax.runs.conditions import BASE, PRISTINE, Condition
+from trace_jax.runs.encoding import sized
+from trace_jax.runs.scoring import ANSWERS_FILE
 from trace_jax.tasks import answers, gate
 from trace_jax.tasks.answers import AnswerRecord
 from trace_jax.tasks.generation import GENERATION_TASKS, GenerationTask
+from trace_jax.tasks.judge import ENGINES, Judge, LocalEngine, OpenAIEngine
 from trace_jax.types import LEVELS, Example, Features
 
-ANSWERS_FILE = "answers.jsonl"
+VERDICTS_FILE = "verdicts.jsonl"
 _PLAN_FILE = "answers.plan.json"
 GATES = ("always", "never", "query")
 
@@ -42,7 +46,6 @@ class AnswerConfig:
       limit: only so many identities, evenly through the split; 0 for all.
       only_ids: identities to ask about; () for all.
       batch_size: images a call; halved when memory runs out.
-      image_size: every image is brought to this square first; 0: as the host's processor does.
     """
 
     tasks: tuple[str, ...]
@@ -51,7 +54,6 @@ class AnswerConfig:
     limit: int = 0
     only_ids: tuple[str, ...] = ()
     batch_size: int = 16
-    image_size: int = 0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +106,6 @@ def run(
     whole_plan = {
         **plan,
         "gate": config.gate,
-        "image_size": config.image_size,
         "conditions": {c.name: c.sha256 for c in conditions},
     }
     done = _kept(path, out / _PLAN_FILE, whole_plan, overwrite)
@@ -131,6 +132,52 @@ def run(
     return Answered(
         mine + ceiling, asker.tokens, time.monotonic() - start, asker.skipped, asker.batch_size
     )
+
+
+def can_answer(host: str) -> bool:
+    """Whether a host is registered and answers questions in words."""
+    entry = hosts.HOSTS.get(host)
+    return entry is not None and issubclass(entry.family, hosts.VisionLanguageHost)
+
+
+def open_host(
+    cache: FeatureCache, load_host: Callable[..., Any], weights: str | None, deepstack: str
+) -> Any:
+    """The host that a cache's features are of, at the same picture size.
+
+    Raises:
+      UserError: the weights are not those of the cache.
+    """
+    source = cache.source
+    host = load_host(source.host, weights, tap=source.tap)
+    if host.spec.source != source:
+        raise UserError(
+            f"{cache.folder}: its features are of other weights ({source.weights_hash[:12]}) than "
+            f"{source.host}'s ({host.spec.weights_hash[:12]}). Give the same --weights."
+        )
+    if deepstack != "kept":
+        host = host.with_deepstack(deepstack)
+    return sized(host, int(cache.manifest.preprocessing.get("image_size") or 0))
+
+
+def make_judge(name: str, host: Any, out: Path) -> Judge:
+    """The judge of paraphrases; its verdicts are kept in the results folder.
+
+    Raises:
+      UserError: unknown name, or the service cannot be used.
+    """
+    if name not in ENGINES:
+        raise UserError(f"--judge={name}: known are {', '.join(ENGINES)}")
+    if name == "none":
+        return Judge()
+    if name == "openai":
+        return Judge(OpenAIEngine(), out / VERDICTS_FILE)
+
+    def generate(questions: list[str], most: int) -> list[str]:
+        return host.generate(None, questions, max_new_tokens=most)
+
+    model = f"{host.spec.name} {host.spec.weights_hash[:12]}"
+    return Judge(LocalEngine(generate, model), out / VERDICTS_FILE)
 
 
 def _check(config: AnswerConfig) -> None:
@@ -237,9 +284,6 @@ class _Asker:
             return []
         # The last batch is filled up with copies, so that one shape is compiled.
         filled = [pictures[i % len(pictures)] for i in range(self.batch_size)]
-        side = self.config.image_size
-        if side:
-            filled = [p.resize((side, side), images.Image.Resampling.BICUBIC) for p in filled]
         features = self.host.tap(self.host.preprocess(filled))
         severity = np.array(
             [[PRISTINE, *LEVELS].index(e.severity) for e in kept]

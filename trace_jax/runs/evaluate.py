@@ -12,18 +12,11 @@ OUT/
 from __future__ import annotations
 
 import dataclasses
-import os
-import platform
-import shutil
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
-
-import flax
-import jax
-import numpy as np
 
 import trace_jax
 from trace_jax import files, tasks, taxonomy
@@ -33,17 +26,18 @@ from trace_jax.data.pairs import pristine_rows
 from trace_jax.errors import UserError
 from trace_jax.metrics import intervals
 from trace_jax.progress import Progress
+from trace_jax.runs import answering, conditions, controls, queries, scoring
 from trace_jax.runs import cache as cache_run
-from trace_jax.runs import conditions, controls, queries, scoring
 from trace_jax.runs.conditions import BASE, PRISTINE, Condition
+from trace_jax.runs.provenance import describe
 from trace_jax.runs.queries import Queries
 from trace_jax.runs.scoring import RECORDS_FILE, RUN_FILE, SCHEMA
 from trace_jax.tasks import Record
 from trace_jax.tasks import records as record_table
+from trace_jax.tasks.judge import Judge
 
 DEFAULT_ROOT = Path("runs/eval")
 DEFAULT_HOST = "siglip2_nano"
-_CURVES_LIMIT = 8 * 2**20  # bytes of a training log worth copying beside the results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +45,8 @@ class EvaluateConfig:
     """What to evaluate and how; None and () stand for defaults, which are printed.
 
     Attributes:
-      tasks: names of `tasks.TASKS` to score.
+      tasks: names of `tasks.ALL_TASKS` to score; those of the host's kind by default: what is
+        answered in words only a vision-language host can do.
       frm: `folder` or `name=folder` of each FRM, "none" for none; default: see
         `conditions.frm_folders`.
       host: host name; default: that of the first FRM.
@@ -67,11 +62,16 @@ class EvaluateConfig:
       batch_size: images a call.
       resamples: bootstrap samples.
       seed: of bootstrap and permutation draws.
+      conditions: only these of the conditions; () for all.
+      only_ids: only these identities are asked about in words; () for all.
+      gate: when a question's features are recovered, see runs.answering.
+      judge: fallback for unresolved paraphrases, see tasks.judge: "none", "local" or "openai".
+      deepstack: what becomes of Qwen3-VL's streams: "kept" or "dropped".
       overwrite: measure again what is there already.
       command: what the user typed, for the report.
     """
 
-    tasks: tuple[str, ...] = tuple(tasks.TASKS)
+    tasks: tuple[str, ...] = ()
     frm: tuple[str, ...] = ()
     host: str | None = None
     data: Path | None = None
@@ -86,6 +86,11 @@ class EvaluateConfig:
     batch_size: int = 64
     resamples: int = intervals.RESAMPLES
     seed: int = 0
+    conditions: tuple[str, ...] = ()
+    only_ids: tuple[str, ...] = ()
+    gate: str = "query"
+    judge: str = "none"
+    deepstack: str = "kept"
     overwrite: bool = False
     command: str = ""
 
@@ -108,15 +113,79 @@ def run(config: EvaluateConfig, *, load_host: Callable[..., Any]) -> Path:
     cache, data_folder = open_features(config, load_host)
     chosen = queries.select(cache, config.split, config.gallery, config.limit)
     out = config.out or _default_out(cache, config)
+    names = config.tasks or tasks.of_host(answers=answering.can_answer(cache.source.host))
     print(f"evaluating {config.split}: {_counts(chosen)}; results in {out}")
     found, notes = choose_conditions(config, cache, out)
+    found = _wanted(found, config.conditions)
     seconds = {"preparing": time.monotonic() - start}
     plan = _plan(cache, config)
     records = _measured(config, cache, chosen, found, plan, out)
     seconds["measuring"] = time.monotonic() - start - seconds["preparing"]
     meta = describe(config, cache, data_folder, chosen, found, out, [*chosen.notes, *notes])
+    asked = tuple(name for name in names if name in tasks.GENERATION_TASKS)
+    judge = Judge()
+    if asked:
+        host = answering.open_host(cache, load_host, config.weights, config.deepstack)
+        meta["answers"] = _ask(config, asked, host, cache, data_folder, found, out)
+        seconds["answering"] = meta["answers"]["seconds"]
+        judge = answering.make_judge(config.judge, host, out)
     write_run(out, plan, found, records, meta | {"seconds": seconds})
-    return scoring.score(out, task_names=config.tasks, resamples=config.resamples, seed=config.seed)
+    return scoring.score(
+        out, task_names=names, resamples=config.resamples, seed=config.seed, judge=judge
+    )
+
+
+def _ask(
+    config: EvaluateConfig,
+    asked: tuple[str, ...],
+    host: Any,
+    cache: FeatureCache,
+    data_folder: Path | None,
+    found: Sequence[Condition],
+    out: Path,
+) -> dict[str, Any]:
+    """Answers of the base condition and of every FRM; returns what the report says of them."""
+    if data_folder is None:
+        raise UserError("questions are asked about pictures: give the data folder with --data=DIR.")
+    answered = answering.run(
+        answering.AnswerConfig(
+            tasks=asked,
+            gate=config.gate,
+            split=config.split,
+            limit=config.limit,
+            only_ids=config.only_ids,
+            batch_size=config.batch_size,
+        ),
+        host,
+        manifest.read(data_folder),
+        [c for c in found if c.kind in (BASE, "frm")],
+        out,
+        group_of=group_of,
+        plan={"cache": _cache_hash(cache), "deepstack": config.deepstack},
+        overwrite=config.overwrite,
+    )
+    speed = answered.tokens / answered.seconds if answered.tokens else None
+    if speed is not None:
+        print(f"answers: {answered.tokens} tokens, {speed:.1f} a second")
+    return {
+        "tasks": list(asked),
+        "gate": config.gate,
+        "judge": config.judge,
+        "deepstack": config.deepstack,
+        "tokens_per_second": speed,
+        "seconds": answered.seconds,
+        "skipped": answered.skipped,
+        "batch_size": answered.batch_size,
+    }
+
+
+def _wanted(found: list[Condition], names: Sequence[str]) -> list[Condition]:
+    """The conditions asked for; base, which gains are told against, is always one."""
+    unknown = sorted(set(names) - {c.name for c in found} - {PRISTINE})
+    if unknown:
+        known = ", ".join(c.name for c in found)
+        raise UserError(f"--conditions={','.join(unknown)}: unknown; there are {known}.")
+    return [c for c in found if not names or c.name in names or c.name == BASE]
 
 
 def open_features(
@@ -320,83 +389,6 @@ def group_of(object_type: str) -> str:
     return types[object_type].group if object_type in types else ""
 
 
-def describe(
-    config: EvaluateConfig,
-    cache: FeatureCache,
-    data_folder: Path | None,
-    chosen: Queries,
-    found: Sequence[Condition],
-    out: Path,
-    notes: Sequence[str],
-) -> dict[str, Any]:
-    """`meta` of a results folder: everything about the run but its numbers."""
-    plan = cache.manifest
-    place = [] if data_folder is None else [os.path.relpath(data_folder, out), str(data_folder)]
-    device = jax.local_devices()[0]
-    return {
-        "created": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "command": config.command,
-        "versions": {
-            "trace_jax": trace_jax.__version__,
-            "jax": jax.__version__,
-            "flax": flax.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "machine": f"{os.cpu_count()} CPU cores, {jax.device_count()} x {device.device_kind}",
-        "data": {
-            "name": plan.dataset_name,
-            "version": plan.dataset_version,
-            "hash": plan.dataset_hash,
-            "folders": place,
-        },
-        "host": {
-            "name": plan.host,
-            "tap": plan.tap,
-            "weights_hash": plan.weights_hash,
-            "shape": list(plan.shape),
-        },
-        "cache": {"folder": str(cache.folder), "dtype": plan.dtype, "code": plan.code_version},
-        "split": config.split,
-        "gallery": config.gallery,
-        "gallery_size": len(chosen.gallery),
-        "pristine_view": chosen.pristine_view,
-        "limit": config.limit or None,
-        "identities": chosen.identities,
-        "queries": chosen.counts,
-        "conditions": [
-            {
-                "name": c.name,
-                "kind": c.kind,
-                "about": c.about,
-                "origin": c.origin,
-                "sha256": c.sha256,
-                "num_params": c.num_params,
-            }
-            for c in (*found, Condition(PRISTINE, PRISTINE))
-        ],
-        "curves": _curves(found, cache.source.host, out),
-        "notes": list(notes),
-    }
-
-
-def _curves(found: Sequence[Condition], host: str, out: Path) -> list[dict[str, str]]:
-    """Copies training logs beside the results, so that a moved folder keeps its curves."""
-    places = [(c.name, [c.folder, c.folder.parent]) for c in found if c.folder is not None]
-    places.append((f"host {host}", [cache_run.EMBEDDED_DATA.parent / host]))
-    curves = []
-    for name, folders in places:
-        for folder in folders:
-            log = folder / "metrics.jsonl"
-            if log.is_file() and log.stat().st_size <= _CURVES_LIMIT:
-                copy = Path("curves") / f"{name.replace(' ', '_')}.jsonl"
-                (out / copy).parent.mkdir(parents=True, exist_ok=True)
-                shutil.copyfile(log, out / copy)
-                curves.append({"name": name, "path": str(copy)})
-                break
-    return curves
-
-
 def _default_out(cache: FeatureCache, config: EvaluateConfig) -> Path:
     name = config.split + ("-gallery_all" if config.gallery == "all" else "")
     name += f"-limit_{config.limit}" if config.limit else ""
@@ -414,10 +406,10 @@ def _print_default(name: str, value: Any) -> None:
 
 
 def _check(config: EvaluateConfig) -> None:
-    unknown = [name for name in config.tasks if name not in tasks.TASKS]
-    if unknown or not config.tasks:
+    unknown = [name for name in config.tasks if name not in tasks.ALL_TASKS]
+    if unknown:
         raise UserError(
-            f"--task={','.join(config.tasks)}: unknown; known: {', '.join(tasks.TASKS)}, all"
+            f"--task={','.join(config.tasks)}: unknown; known: {', '.join(tasks.ALL_TASKS)}, all"
         )
     if config.batch_size < 1 or config.limit < 0 or config.resamples < 1:
         raise UserError("--batch_size and --resamples must be at least 1, --limit at least 0")

@@ -12,24 +12,34 @@ from trace_jax import files, tasks, taxonomy
 from trace_jax.errors import UserError
 from trace_jax.metrics import intervals
 from trace_jax.tasks import records as record_table
+from trace_jax.tasks.answers import read as read_answers
+from trace_jax.tasks.judge import Judge
+from trace_jax.tasks.records import Columns
+from trace_jax.types import PRISTINE
 
 SCHEMA = 1
+_SUMMED = (
+    "r_at_1", "r_at_5", "mse", "cosine", "micro_f1", "description_score", "function_score",
+)  # fmt: skip
 RUN_FILE, RECORDS_FILE, RESULTS_FILE = "run.json", "records.jsonl", "results.json"
+ANSWERS_FILE = "answers.jsonl"
 
 
 def score(
     folder: str | Path,
     *,
-    task_names: Sequence[str] = tuple(tasks.TASKS),
+    task_names: Sequence[str] = (),
     resamples: int = intervals.RESAMPLES,
     seed: int = 0,
+    judge: Judge | None = None,
 ) -> Path:
     """Scores records that lie in a results folder; no features, no models.
 
     Args:
       folder: what `evaluate.run` wrote.
-      task_names: which tasks.
+      task_names: which tasks; all that have records where empty.
       resamples, seed: of intervals and tests.
+      judge: of paraphrases that no table resolves; none never matches.
 
     Returns:
       The folder, with a new `results.json`.
@@ -42,7 +52,7 @@ def score(
     state = files.read_json(folder / RUN_FILE, "Run bin/eval without --rescore first.")
     if state.get("schema") != SCHEMA or state.get("meta") is None:
         raise UserError(f"{folder / RUN_FILE}: measuring was not finished. Run bin/eval again.")
-    columns = record_table.Columns.of(record_table.read(folder / RECORDS_FILE))
+    columns = Columns.of(record_table.read(folder / RECORDS_FILE))
     meta = state["meta"]
     scope = tasks.Scope(
         dataset=meta["data"]["name"],
@@ -54,12 +64,12 @@ def score(
         resamples=resamples,
         seed=seed,
     )
-    chosen = [tasks.TASKS[name] for name in task_names]
-    rows = [row for task in chosen for row in task.score(columns, scope)]
+    found = _tables(folder, columns, task_names, judge or Judge())
+    rows = [row for task, table in found for row in task.score(table, scope)]
     groups = [
-        row for g in taxonomy.GROUPS for task in chosen for row in task.score(columns, scope, g)
+        row for g in taxonomy.GROUPS for task, table in found for row in task.score(table, scope, g)
     ]
-    comparisons = [one for task in chosen for one in task.compare(columns, scope)]
+    comparisons = [one for task, table in found for one in task.compare(table, scope)]
     meta = meta | {
         "comparisons": [dataclasses.asdict(one) for one in comparisons],
         "statistics": {"confidence": 0.95, "resamples": resamples, "seed": seed},
@@ -77,6 +87,27 @@ def score(
     return folder
 
 
+def _tables(
+    folder: Path, columns: Columns, names: Sequence[str], judge: Judge
+) -> list[tuple[tasks.Task, Columns]]:
+    """Every task that is asked for and has records, with its columns."""
+    found: list[tuple[tasks.Task, Columns]] = [
+        (task, columns) for name, task in tasks.TASKS.items() if not names or name in names
+    ]
+    if not (folder / ANSWERS_FILE).is_file():
+        return found
+    answers = read_answers(folder / ANSWERS_FILE)
+    answers += [
+        dataclasses.replace(one, condition=PRISTINE)
+        for one in answers
+        if one.condition == "base" and one.severity == PRISTINE
+    ]
+    for name, asked in tasks.GENERATION_TASKS.items():
+        if (not names or name in names) and any(one.task == name for one in answers):
+            found.append((asked.scorer, asked.columns(answers, judge)))
+    return found
+
+
 def summary(folder: str | Path) -> str:
     """The pooled numbers of a results folder as plain lines for a terminal."""
     raw = files.read_json(Path(folder) / RESULTS_FILE)
@@ -84,8 +115,9 @@ def summary(folder: str | Path) -> str:
         (r["condition"], r["metric"]): r["value"] for r in raw["rows"] if r["severity"] == "all"
     }
     names = list(dict.fromkeys(condition for condition, _ in pooled))
-    metrics = [m for m in ("r_at_1", "r_at_5", "mse", "cosine") if any(k[1] == m for k in pooled)]
-    lines = ["pooled over L0-L4  " + "".join(f"{m:>10}" for m in metrics)]
+    metrics = [m for m in _SUMMED if any(k[1] == m for k in pooled)]
+    short = {"description_score": "descript.", "function_score": "function"}
+    lines = ["pooled over L0-L4  " + "".join(f"{short.get(m, m):>10}" for m in metrics)]
     for name in names:
         cells = [pooled.get((name, m)) for m in metrics]
         texts = ["-" if v is None else f"{v:.4f}" for v in cells]
