@@ -15,11 +15,15 @@ from trace_jax.types import SEVERITIES, SPLITS, Example, PartMaterial, SceneBox,
 
 TEXT = st.text(st.characters(exclude_categories=("Cs",)), max_size=12)
 NAME = TEXT.filter(lambda text: text.strip())
-PATH = st.lists(
-    st.text("aé中 #%.-_0", min_size=1, max_size=6).filter(lambda p: p not in (".", "..")),
-    min_size=1,
-    max_size=3,
-).map("/".join)
+PATH = (
+    st.lists(
+        st.text("aé中 #%.-_0", min_size=1, max_size=6).filter(lambda p: p not in (".", "..")),
+        min_size=1,
+        max_size=3,
+    )
+    .map("/".join)
+    .filter(str.strip)
+)
 FRACTION = st.floats(0, 1)
 COMMON = {
     "path": PATH,

@@ -7,6 +7,7 @@ from its top left corner, fractions of a pixel allowed.
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 from trace_jax.data import fields
@@ -100,11 +101,12 @@ def box_faults(box: Any, width: float, height: float) -> list[Fault]:
 
 
 def _size(raw: dict[str, Any]) -> tuple[float, float]:
-    # Where the size itself is at fault, boxes are not blamed for it.
-    width, height = raw.get("width"), raw.get("height")
-    if fields.count("width", width, 1) or fields.count("height", height, 1):
-        return float("inf"), float("inf")
-    return min(width, _LARGEST_SIDE), min(height, _LARGEST_SIDE)  # type: ignore[type-var]
+    """What boxes are held against; where the size itself is at fault, they are not blamed."""
+    sides = [
+        math.inf if fields.count(name, raw.get(name), 1) else min(raw[name], _LARGEST_SIDE)
+        for name in ("width", "height")
+    ]
+    return sides[0], sides[1]
 
 
 def box_row_faults(raw: Any, size: tuple[float, float]) -> list[Fault]:
