@@ -1,5 +1,15 @@
 """Trajectories (kind "objects") as a tensorflow-datasets set in ArrayRecord, without TensorFlow.
 
+The folder it reads:
+
+    DIR/dataset.json       {"kind": "objects", "name": ..., "version": "1.0.0", "taxonomy": ...}
+    DIR/manifest.jsonl     one `types.Example` a line: a pristine row (view 0) of every identity and
+                           one of each level; all rows of an identity in one split
+    DIR/images/...         the pictures that the rows' `path` names, any format, any size
+
+`bin/data check DIR` tells every fault; `build` refuses a folder whose rows or pictures cannot be
+used (a missing level is no reason to).
+
 from trace_jax.data.builders import trace_objects
 builder = trace_objects.build("DIR", "OUT")            # OUT/trace_objects/<name>/<version>/
 for example, picture in trace_objects.read(builder, "test"): ...

@@ -1,7 +1,15 @@
 """Crops of real post-fire photographs (kind "crops") as a tensorflow-datasets set in ArrayRecord.
 
-The folder is laid out as one of objects. Severity is approximate, the identity is known, and the
-pristine reference may be missing (paper section 3: 500 crops).
+The folder it reads (paper section 3: 500 crops):
+
+    DIR/dataset.json       {"kind": "crops", "name": ..., "version": "1.0.0", "taxonomy": ...}
+    DIR/manifest.jsonl     one `types.Example` a line, split "test": a crop with its class, identity
+                           and approximate severity; a pristine row (view 0) only where there is a
+                           picture of that very object before the fire. A crop of an object that is
+                           in TRACE carries TRACE's identity
+    DIR/images/...         the pictures that the rows' `path` names
+
+`metrics` stay empty: nobody measured a real fire. runs/real_crops.py evaluates such a folder.
 """
 
 from __future__ import annotations

@@ -1,6 +1,16 @@
 """Scenes (kind "scenes") as a tensorflow-datasets set in ArrayRecord, without TensorFlow.
 
-Boxes are COCO's: x, y, width, height in pixels of the image as opened.
+The folder it reads:
+
+    DIR/dataset.json       {"kind": "scenes", "name": ..., "version": "1.0.0", "taxonomy": ...}, and
+                           "pairs": false where layouts are not there pristine and degraded
+    DIR/manifest.jsonl     one `types.SceneExample` a line; renders of one layout share `layout` and
+                           a split
+    DIR/images/...         the pictures that the rows' `path` names
+
+A COCO file makes one: `bin/data from_coco FILE --images=DIR`. Boxes are COCO's: x, y, width, height
+in pixels of the image as opened. `generation` (prompt fields, the intended inventory) is in `row`
+alone, never among the features: it is no truth (paper A.3).
 """
 
 from __future__ import annotations
