@@ -63,7 +63,8 @@ FUNCTIONS = {
     # the paper's, and its example of a paraphrase
     **{tag: tag for tag in KNOWN.functions},
     "writing surface": "work_surface",
-    "riding": "transport", "typing": "computing_device", "seat": "seating", "to sit on": "seating", "used for sitting": "seating",
+    "riding": "transport", "typing": "computing_device",
+    "seat": "seating", "to sit on": "seating", "used for sitting": "seating",
     "sleeping": "seating", "cooking": "cooking_appliance", "to cook food": "cooking_appliance",
     "storage of food": "food_storage", "storing and preserving food": "food_storage",
     "for serving drinks.": "food_storage", "storage": "general_storage",

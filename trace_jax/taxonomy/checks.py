@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import collections
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from trace_jax.taxonomy.vocabulary import GROUPS, LEVELS, METRICS, PLACEMENTS
@@ -24,14 +24,72 @@ FEWEST_IDENTITIES = 2  # of a type
 
 Tables = Mapping[str, Any]
 _RULES = {
-    "type": ("plural_only", "cuts", "openings", "modifiers"),
-    "material": ("forms", "joints", "fillers", "negations"),
-    "function": ("fillers",),
+    "articles": [str],
+    "spelling": {"*": str},
+    "singular": {"*": str},
+    "type": {"plural_only": [str], "cuts": [str], "openings": [str], "modifiers": [str]},
+    "material": {"forms": [str], "joints": [str], "fillers": [str], "negations": [str]},
+    "function": {"fillers": [str]},
 }
+# What each table looks like: [x] is a list of x, {"*": x} a table of any names; other tables have
+# these fields and no other. Which fields must be there is for the checks below.
+_SHAPES: Mapping[str, Any] = {
+    "words": _RULES,
+    "materials": {"*": {"failure_order": int, "includes": str, "words": [str]}},
+    "functions": {"*": {"source": str, "meaning": str, "words": [str]}},
+    "severity": {
+        "failure_order": [str],
+        "metrics": {"*": str},
+        "levels": {"*": {"name": str, "description": str} | dict.fromkeys(METRICS, [float])},
+    },
+    "coco": {"mapped": {"*": int}, "excluded": {"*": {"id": int, "reason": str}}},
+    "scenes": {
+        "environments": {"*": str},
+        "scene_types": {
+            "*": {"environment": str, "title": str, "phrase": str, "objects": [str]},
+        },
+    },
+    "object_types": {
+        "*": {
+            "group": str,
+            "functions": [str],
+            "coco": str,
+            "synonyms": [str],
+            "aliases": [str],
+            "failure": str,
+            "size_m": [float],
+            "placement": [str],
+            "environments": [str],
+            "parts": {"*": [str]},
+        }
+    },
+    "identities": [
+        {
+            "name": str,
+            "object_type": str,
+            "style": str,
+            "manufacturing": str,
+            "colourway": [str],
+            "materials": {"*": str},
+        }
+    ],
+}
+_FILES = {"object_types": "object_types", "identities": "identities.jsonl"}
+_NAMES = {int: "a whole number", float: "a number", str: "text"}
 
 
-def faults(tables: Tables, counts: Mapping[str, int]) -> list[str]:
-    """Every fault of the raw tables that `reading.read_tables` gives.
+def shape_faults(tables: Tables) -> list[str]:
+    """Everything in the raw tables that is not of its shape, and rules of words.toml that miss."""
+    found = [
+        fault
+        for name, shape in _SHAPES.items()
+        for fault in _shape_faults(_FILES.get(name, f"{name}.toml"), tables[name], shape)
+    ]
+    return found or list(_rules(tables["words"]))
+
+
+def content_faults(tables: Tables, counts: Mapping[str, int]) -> list[str]:
+    """Everything wrong in the contents of raw tables that have no `shape_faults`.
 
     A list of types that need not be the paper's (no "object_types" in `counts`) may leave COCO
     categories, hints of scenes and identities without a type.
@@ -39,7 +97,6 @@ def faults(tables: Tables, counts: Mapping[str, int]) -> list[str]:
     complete = "object_types" in counts
     return [
         *_counts(tables, counts),
-        *rule_faults(tables["words"]),
         *_materials(tables["materials"], tables["severity"]),
         *_words("functions.toml", tables["functions"], ("meaning", "source")),
         *_severity(tables["severity"]),
@@ -50,21 +107,57 @@ def faults(tables: Tables, counts: Mapping[str, int]) -> list[str]:
     ]
 
 
-def rule_faults(rules: Tables) -> list[str]:
-    """Faults of words.toml."""
-    found = []
-    if not _is_texts(rules.get("articles")):
-        found.append("words.toml: articles must be a list of words")
-    for table in ("spelling", "singular"):
-        row = rules.get(table)
-        if not isinstance(row, dict) or not all(map(_is_text, row.values())):
-            found.append(f"words.toml: {table} must give a word for each word")
-    for table, fields in _RULES.items():
-        row = rules.get(table)
-        for field in fields:
-            if not isinstance(row, dict) or not _is_texts(row.get(field)):
-                found.append(f"words.toml: {table}.{field} must be a list of words")
-    return found
+def _shape_faults(where: str, value: Any, shape: Any) -> Iterable[str]:
+    if _fits(value, shape):
+        return
+    if isinstance(shape, type):
+        yield f"{where} is {value!r}, must be {_NAMES[shape]}"
+    elif isinstance(shape, list):
+        if not isinstance(value, list):
+            yield f"{where} is {value!r}, must be a list"
+            return
+        for number, item in enumerate(value, 1):
+            yield from _shape_faults(f"{where}, row {number}", item, shape[0])
+    elif not isinstance(value, dict):
+        yield f"{where} is {value!r}, must be a table"
+    else:
+        for field, item in value.items():
+            known = shape.get("*") or shape.get(field)
+            if known is None:
+                yield f"{where}: unknown field {field!r}"
+            else:
+                yield from _shape_faults(f"{where}: {field}", item, known)
+
+
+def _fits(value: Any, shape: Any) -> bool:
+    if isinstance(shape, type):
+        return _is_a(value, shape)
+    if isinstance(shape, list):
+        inner = shape[0]
+        return isinstance(value, list) and all([_fits(item, inner) for item in value])
+    if not isinstance(value, dict):
+        return False
+    inner = shape.get("*")
+    if inner:
+        return all([_fits(item, inner) for item in value.values()])
+    return value.keys() <= shape.keys() and all([_fits(v, shape[k]) for k, v in value.items()])
+
+
+def _is_a(value: Any, kind: type) -> bool:
+    if kind is str:
+        return isinstance(value, str) and bool(value.strip())
+    if isinstance(value, bool):
+        return False
+    return isinstance(value, int) or (kind is float and isinstance(value, float))
+
+
+def _rules(rules: Tables) -> Iterable[str]:
+    for table, shape in _RULES.items():
+        if table not in rules:
+            yield f"words.toml: has no {table}"
+        elif isinstance(shape, dict) and "*" not in shape:
+            for field in shape.keys() - rules[table].keys():
+                yield f"words.toml: {table} has no {field}"
 
 
 def _counts(tables: Tables, counts: Mapping[str, int]) -> Iterable[str]:
@@ -82,32 +175,24 @@ def _counts(tables: Tables, counts: Mapping[str, int]) -> Iterable[str]:
             yield f"{len(found[name])} {name.replace('_', ' ')}, the paper has {wanted}"
 
 
-def _is_text(value: Any) -> bool:
-    return isinstance(value, str) and bool(value.strip())
+def _missing(where: str, row: Tables, fields: Iterable[str]) -> Iterable[str]:
+    for field in fields:
+        if field not in row:
+            yield f"{where} has no {field}"
 
 
-def _is_texts(value: Any) -> bool:
-    return isinstance(value, list) and all(map(_is_text, value))
-
-
-def _words(file: str, rows: Tables, texts: tuple[str, ...]) -> Iterable[str]:
+def _words(file: str, rows: Tables, fields: tuple[str, ...]) -> Iterable[str]:
     for name, row in rows.items():
-        for field in texts:
-            if not _is_text(row.get(field)):
-                yield f"{file}: {name} has no {field}"
-        if not _is_texts(row.get("words")):
-            yield f"{file}: {name} needs words, a list of phrases"
+        yield from _missing(f"{file}: {name}", row, (*fields, "words"))
 
 
 def _materials(materials: Tables, severity: Tables) -> Iterable[str]:
-    yield from _words("materials.toml", materials, ("includes",))
-    orders = [row.get("failure_order") for row in materials.values()]
-    if not all(isinstance(order, int) for order in orders):
-        yield "materials.toml: every material needs a failure_order"
-    elif orders != sorted(orders):
+    yield from _words("materials.toml", materials, ("includes", "failure_order"))
+    orders = [row.get("failure_order", 0) for row in materials.values()]
+    if orders != sorted(orders):
         yield "materials.toml: materials must stand in their order of failure"
-    steps = severity.get("failure_order", [])
-    if not steps or not _is_texts(steps):
+    steps = severity.get("failure_order", ())
+    if not steps:
         yield "severity.toml: failure_order must list what fails before what"
     elif set(orders) != set(range(1, len(steps) + 1)):
         yield f"materials.toml: failure_order must use every rank from 1 to {len(steps)}"
@@ -117,16 +202,12 @@ def _severity(severity: Tables) -> Iterable[str]:
     levels = severity.get("levels", {})
     if tuple(levels) != LEVELS:
         yield f"severity.toml: levels are {list(levels)}, must be L0..L4 in order"
-    for metric in METRICS:
-        if not _is_text(severity.get("metrics", {}).get(metric)):
-            yield f"severity.toml: metric {metric} has no definition"
+    yield from _missing("severity.toml: metrics", severity.get("metrics", {}), METRICS)
     sound = True
     for level, row in levels.items():
-        for field in ("name", "description"):
-            if not _is_text(row.get(field)):
-                yield f"severity.toml: {level} has no {field}"
+        yield from _missing(f"severity.toml: {level}", row, ("name", "description"))
         for metric in METRICS:
-            if not _is_range(row.get(metric), 0, 1):
+            if not _is_range(row.get(metric, ()), 0, 1):
                 sound = False
                 found = f"{level}.{metric} is {row.get(metric)}"
                 yield f"severity.toml: {found}, not 0 <= low < high <= 1"
@@ -137,77 +218,55 @@ def _severity(severity: Tables) -> Iterable[str]:
             yield f"severity.toml: {metric} does not run one way over the levels"
 
 
-def _is_range(value: Any, least: float, most: float) -> bool:
-    return (
-        isinstance(value, list)
-        and len(value) == 2
-        and all(isinstance(v, int | float) and not isinstance(v, bool) for v in value)
-        and least <= value[0] < value[1] <= most
-    )
+def _is_range(value: Sequence[float], least: float, most: float) -> bool:
+    return len(value) == 2 and least <= value[0] < value[1] <= most
 
 
 def _types(tables: Tables) -> Iterable[str]:
-    known: dict[str, Callable[[Any], bool]] = {
+    environments = tables["scenes"].get("environments", {})
+    allowed: dict[str, Callable[[Any], bool]] = {
         "group": lambda v: v in GROUPS,
-        "functions": lambda v: _is_texts(v) and 1 <= len(v) <= 2,
+        "functions": lambda v: 1 <= len(v) <= 2,
         "coco": lambda v: v in tables["coco"].get("mapped", {}),
-        "synonyms": _is_texts,
-        "aliases": _is_texts,
-        "failure": _is_text,
+        "synonyms": lambda v: True,
+        "failure": lambda v: True,
         "size_m": lambda v: _is_range(v, 0.005, LARGEST),
-        "placement": lambda v: _is_texts(v) and bool(v) and set(v) <= set(PLACEMENTS),
-        "environments": lambda v: (
-            _is_texts(v) and bool(v) and set(v) <= set(tables["scenes"].get("environments", {}))
-        ),
-        "parts": lambda v: isinstance(v, dict) and bool(v),
+        "placement": lambda v: bool(v) and set(v) <= set(PLACEMENTS),
+        "environments": lambda v: bool(v) and set(v) <= environments.keys(),
+        "parts": bool,
     }
-    optional = {"coco", "aliases"}
     for name, row in tables["object_types"].items():
         where = f"object_types: {name}"
-        if not isinstance(row, dict):
-            yield f"{where} is not a table"
-            continue
-        for field in row.keys() - known.keys():
-            yield f"{where}: unknown field {field!r}"
-        for field, holds in known.items():
-            if field not in row:
-                if field not in optional:
-                    yield f"{where}: has no {field}"
-            elif not holds(row[field]):
+        yield from _missing(where, row, [field for field in allowed if field != "coco"])
+        for field, holds in allowed.items():
+            if field in row and not holds(row[field]):
                 yield f"{where}: {field} {row[field]!r} is not allowed"
         for tag in row.get("functions", ()):
             if tag not in tables["functions"]:
                 yield f"{where}: unknown function {tag!r}"
-        if isinstance(row.get("parts"), dict):
-            yield from _parts(where, row["parts"], tables["materials"])
-
-
-def _parts(where: str, parts: Tables, materials: Tables) -> Iterable[str]:
-    for part, made_of in parts.items():
-        if not _is_texts(made_of) or not made_of:
-            yield f"{where}: part {part} has no material"
-            continue
-        for material in made_of:
-            if material not in materials:
-                yield f"{where}: part {part} has unknown material {material!r}"
+        for part, made_of in row.get("parts", {}).items():
+            if not made_of:
+                yield f"{where}: part {part} has no material"
+            for material in made_of:
+                if material not in tables["materials"]:
+                    yield f"{where}: part {part} has unknown material {material!r}"
 
 
 def _coco(coco: Tables, types: Tables, complete: bool) -> Iterable[str]:
     mapped, excluded = coco.get("mapped", {}), coco.get("excluded", {})
     for name, row in excluded.items():
-        if not isinstance(row, dict) or not _is_text(row.get("reason")):
-            yield f"coco.toml: excluded {name!r} needs a reason"
+        yield from _missing(f"coco.toml: excluded {name!r}", row, ("id", "reason"))
         if name in mapped:
             yield f"coco.toml: {name!r} is mapped and excluded"
-    ids = [*mapped.values(), *(r.get("id") for r in excluded.values() if isinstance(r, dict))]
+    ids = [*mapped.values(), *(row["id"] for row in excluded.values() if "id" in row)]
     for number, times in collections.Counter(ids).items():
-        if not isinstance(number, int) or not 1 <= number <= 90:
+        if not 1 <= number <= 90:
             yield f"coco.toml: id {number!r} is not a COCO id, 1 to 90"
         elif times > 1:
             yield f"coco.toml: id {number} stands {times} times"
     if len(mapped) + len(excluded) != COCO_SIZE:
         yield f"coco.toml: {len(mapped)} mapped and {len(excluded)} excluded, COCO has {COCO_SIZE}"
-    claimed = {row.get("coco") for row in types.values() if isinstance(row, dict)}
+    claimed = {row.get("coco") for row in types.values()}
     for name in mapped if complete else ():
         if name not in claimed:
             yield f"coco.toml: no type has the COCO category {name!r}"
@@ -217,11 +276,9 @@ def _scenes(scenes: Tables, types: Tables, complete: bool) -> Iterable[str]:
     environments, rows = scenes.get("environments", {}), scenes.get("scene_types", {})
     for name, row in rows.items():
         where = f"scenes.toml: {name}"
+        yield from _missing(where, row, ("title", "phrase"))
         if row.get("environment") not in environments:
             yield f"{where}: environment {row.get('environment')!r} is unknown"
-        for field in ("title", "phrase"):
-            if not _is_text(row.get(field)):
-                yield f"{where} has no {field}"
         for kind in row.get("objects", ()):
             if complete and kind not in types:
                 yield f"{where}: object {kind!r} is not a type"
@@ -235,10 +292,7 @@ def _identities(rows: list[Any], types: Tables, complete: bool) -> Iterable[str]
     counts: collections.Counter[str] = collections.Counter()
     for number, row in enumerate(rows, 1):
         where = f"identities.jsonl line {number}"
-        if not isinstance(row, dict):
-            yield f"{where} is not an object"
-            continue
-        kind = str(row.get("object_type"))
+        kind = row.get("object_type", "")
         if kind not in types:
             yield f"{where}: object type {kind!r} is unknown"
             continue
@@ -246,22 +300,15 @@ def _identities(rows: list[Any], types: Tables, complete: bool) -> Iterable[str]
         name = f"{kind}-{counts[kind]:03d}"
         if row.get("name") != name:
             yield f"{where}: name is {row.get('name')!r}, the {counts[kind]}. {kind} is {name}"
-        for field in ("style", "manufacturing"):
-            if not _is_text(row.get(field)):
-                yield f"{where}: {name} has no {field}"
-        colours = row.get("colourway", [])
-        if not _is_texts(colours) or not 1 <= len(colours) <= 3:
+        yield from _missing(f"{where}: {name}", row, ("style", "manufacturing"))
+        if not 1 <= len(row.get("colourway", ())) <= 3:
             yield f"{where}: colourway of {name} must be one to three words"
-        yield from _made_of(f"{where}: {name}", row.get("materials"), types[kind].get("parts", {}))
+        parts, materials = types[kind].get("parts", {}), row.get("materials", {})
+        if materials.keys() != parts.keys():
+            yield f"{where}: materials of {name} must name each of the parts {', '.join(parts)}"
+        for part, material in materials.items():
+            if material not in parts.get(part, (material,)):
+                yield f"{where}: {part} of {material!r} is not one of {', '.join(parts[part])}"
     for kind in types if complete else ():
         if counts[kind] < FEWEST_IDENTITIES:
             yield f"identities.jsonl: {kind} has {counts[kind]}, a type needs {FEWEST_IDENTITIES}"
-
-
-def _made_of(where: str, materials: Any, parts: Tables) -> Iterable[str]:
-    if not isinstance(materials, dict) or materials.keys() != parts.keys():
-        yield f"{where}: materials must name each of the parts {', '.join(parts)}"
-        return
-    for part, material in materials.items():
-        if material not in parts[part]:
-            yield f"{where}: {part} of {material!r} is not one of {', '.join(parts[part])}"

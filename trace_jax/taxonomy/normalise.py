@@ -12,10 +12,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 Pairs = Iterable[tuple[str, str]]  # phrase, label
-_PUNCTUATION = {code: " " for code in range(128) if not chr(code).isalnum()} | {
-    ord("'"): None,
-    ord("\N{RIGHT SINGLE QUOTATION MARK}"): None,
-}
+_WORD = re.compile(r"[^\W_]+")
+_APOSTROPHE = re.compile("['\N{RIGHT SINGLE QUOTATION MARK}]")
 _AND = re.compile(r"[/,;&+]")
 
 
@@ -30,26 +28,29 @@ class Folding:
         """Takes the tables of words.toml."""
         self.articles = frozenset(rules["articles"])
         self._spelling: Mapping[str, str] = rules["spelling"]
-        self._singular: dict[str, str] = dict(rules["singular"])
+        self._singular: dict[str, str] = dict(rules["singular"])  # grows with the words met
 
     def words(self, text: str) -> list[str]:
         """Lower case, no accents, punctuation or articles, one spelling; plurals stay."""
         if not text.isascii():
             text = unicodedata.normalize("NFKD", text)
             text = "".join(c for c in text if not unicodedata.combining(c))
-        found = text.lower().translate(_PUNCTUATION).split()
-        return [self._spelling.get(word, word) for word in found if word not in self.articles]
+        found = _WORD.findall(_APOSTROPHE.sub("", text.lower()))
+        spelling, articles = self._spelling, self.articles
+        return [spelling.get(word, word) for word in found if word not in articles]
 
     def singular(self, word: str) -> str:
         """The word's singular by rule, or by the table where a rule fails."""
         known = self._singular.get(word)
         if known is None:
-            known = self._singular[word] = self._spelling.get(_by_rule(word), _by_rule(word))
+            known = _by_rule(word)
+            known = self._singular[word] = self._spelling.get(known, known)
         return known
 
     def key(self, words: Iterable[str]) -> str:
         """What a phrase is looked up by once its plurals are folded."""
-        return " ".join(self.singular(word) for word in words)
+        known, singular = self._singular.get, self.singular
+        return " ".join([known(word) or singular(word) for word in words])
 
 
 def _by_rule(word: str) -> str:

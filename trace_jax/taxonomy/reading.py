@@ -30,8 +30,7 @@ TYPES, IDENTITIES = "object_types", "identities.jsonl"
 @functools.cache
 def load() -> Taxonomy:
     """The taxonomy that ships with the package."""
-    interim = {k: v for k, v in checks.COUNTS.items() if k not in ("object_types", "identities")}
-    return read(Path(__file__).parent, interim)
+    return read(Path(__file__).parent)
 
 
 def read(folder: Path, counts: Mapping[str, int] = checks.COUNTS) -> Taxonomy:
@@ -47,13 +46,16 @@ def read(folder: Path, counts: Mapping[str, int] = checks.COUNTS) -> Taxonomy:
       UserError: a file is missing or cannot be read.
       FaultsError: every fault in the contents.
     """
-    tables, faults = read_tables(folder)
-    faults += checks.faults(tables, counts)
-    normaliser = _normaliser(tables) if not checks.rule_faults(tables["words"]) else None
-    faults += normaliser.faults if normaliser else []
-    if faults or not normaliser:
-        raise FaultsError(f"{folder}: the taxonomy is not usable", faults, "Mend the files named.")
+    tables, twice = read_tables(folder)
+    _refuse(folder, checks.shape_faults(tables))
+    normaliser = _normaliser(tables)
+    _refuse(folder, [*twice, *checks.content_faults(tables, counts), *normaliser.faults])
     return _build(tables, normaliser)
+
+
+def _refuse(folder: Path, faults: list[str]) -> None:
+    if faults:
+        raise FaultsError(f"{folder}: the taxonomy is not usable", faults, "Mend the files named.")
 
 
 def read_tables(folder: Path) -> tuple[dict[str, Any], list[str]]:
@@ -113,15 +115,11 @@ def _types(folder: Path) -> tuple[dict[str, Any], list[str]]:
 
 
 def _normaliser(tables: Mapping[str, Any]) -> Normaliser:
-    """The look-ups; rows that are no phrases are left out, for `checks` reports them."""
-
     def phrases(table: str, field: str, named: bool) -> Iterator[tuple[str, str]]:
         for name, row in tables[table].items():
             if named:
                 yield name, name
-            found = row.get(field) if isinstance(row, dict) else None
-            for phrase in found if isinstance(found, list) else ():
-                yield str(phrase), name
+            yield from ((phrase, name) for phrase in row.get(field, ()))
 
     return Normaliser(
         tables["words"],
