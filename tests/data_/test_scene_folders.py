@@ -9,10 +9,14 @@ from pathlib import Path
 
 import pytest
 from PIL import Image
+from support import tiny_host as tiny
 
 from trace_jax import files, taxonomy
 from trace_jax.data import manifest
+from trace_jax.data.feature_cache import FeatureCache
+from trace_jax.data.pairs import pairs
 from trace_jax.errors import FaultsError, UserError
+from trace_jax.runs import queries
 from trace_jax.types import SceneBox, SceneExample
 
 BIN = Path(__file__).parents[2] / "bin"
@@ -166,3 +170,21 @@ def test_labels_of_another_vocabulary_are_a_warning(tmp_path):
     data = make_scenes(tmp_path, 1)
     manifest.write(tmp_path, dataclasses.replace(data.info, taxonomy="mine"), data.rows)
     assert [w.name for w in manifest.warnings(tmp_path)] == ["unchecked-labels"]
+
+
+def test_scenes_have_cached_features_and_pairs(tmp_path):
+    make_scenes(tmp_path / "data", 6)
+    tiny.make_cache(tmp_path / "data", tmp_path / "cache")
+    cache = FeatureCache.open(tmp_path / "cache")
+    assert [row.path for row in cache.rows] == [
+        row.path for row in manifest.read(tmp_path / "data").scenes
+    ]
+    assert cache.rows[0].boxes[0].object_type == "chair"
+    found = pairs(cache, "train", ("L1", "L3"))
+    assert found.identities == ("layout-00", "layout-03")
+    for degraded, pristine in zip(found.degraded, found.pristine, strict=True):
+        assert cache.rows[degraded].layout == cache.rows[pristine].layout
+        assert cache.rows[pristine].severity == "pristine"
+    assert len(pairs(cache, "train", draws=(0,))) == 4
+    with pytest.raises(UserError, match="features of scenes"):
+        queries.select(cache, "test", "split")

@@ -17,8 +17,9 @@ import numpy as np
 
 from trace_jax import files
 from trace_jax.data import rows as row_schema
+from trace_jax.data.rows import Row
 from trace_jax.errors import UserError
-from trace_jax.types import Example, FeatureSource
+from trace_jax.types import FeatureSource
 
 SCHEMA = 1
 DTYPES: Mapping[str, np.dtype] = {
@@ -115,7 +116,7 @@ def plan_shard_rows(row_bytes: int, batch_size: int) -> int:
     return max(rows // batch_size, 1) * batch_size
 
 
-def rows_hash(examples: Sequence[Example]) -> str:
+def rows_hash(examples: Sequence[Row]) -> str:
     """Hex SHA-256 over rows in order."""
     return files.sha256_json([row_schema.to_json(example) for example in examples])
 

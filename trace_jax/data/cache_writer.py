@@ -29,8 +29,8 @@ from trace_jax import files
 from trace_jax.data import cache_plan
 from trace_jax.data import rows as row_schema
 from trace_jax.data.cache_plan import DTYPES, CachePlan
+from trace_jax.data.rows import Row
 from trace_jax.errors import FaultsError, UserError
-from trace_jax.types import Example
 
 PLAN_FILE = "plan.json"
 MANIFEST_FILE = "manifest.json"
@@ -71,7 +71,7 @@ class CacheWriter:
         self,
         folder: str | os.PathLike[str],
         plan: CachePlan,
-        examples: Sequence[Example],
+        examples: Sequence[Row],
         *,
         process: int = 0,
         processes: int = 1,

@@ -27,7 +27,7 @@ from trace_jax.data import rows as row_schema
 from trace_jax.data.cache_plan import DTYPES, CachePlan
 from trace_jax.data.pooling import mean_tokens
 from trace_jax.errors import FaultsError, UserError
-from trace_jax.types import Example, FeatureSource
+from trace_jax.types import FeatureSource
 
 DEFAULT_ROOT = Path("runs/cache")
 
@@ -43,11 +43,12 @@ class FeatureCache:
     Attributes:
       folder: where it lies.
       manifest: its facts.
-      rows: the rows that have features, in order; positions here are the indices of all methods.
+      rows: the rows that have features, in order (`SceneExample` of scenes, else `Example`);
+        positions here are the indices of all methods.
     """
 
     def __init__(
-        self, folder: Path, manifest: CachePlan, rows: tuple[Example, ...], slots: np.ndarray
+        self, folder: Path, manifest: CachePlan, rows: tuple[Any, ...], slots: np.ndarray
     ) -> None:
         self.folder = folder
         self.manifest = manifest
@@ -96,7 +97,8 @@ class FeatureCache:
         rows, slots = [], []
         for number, entry in enumerate(raw["index"]):
             example, row_faults = row_schema.from_json(
-                {name: value for name, value in entry.items() if name != "slot"}
+                {name: value for name, value in entry.items() if name != "slot"},
+                kind=row_schema.kind_of(entry),
             )
             if example is None:
                 raise FaultsError(f"{path}: row {number} is damaged", row_faults)

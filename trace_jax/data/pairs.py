@@ -1,4 +1,7 @@
-"""Which rows of a cache train together: each degraded row with its identity's pristine view 0."""
+"""Which rows of a cache train together: each degraded row with its identity's pristine view 0.
+
+Of a cache of scenes, the layout takes the identity's place: its renders are each other's pairs.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +11,7 @@ from collections.abc import Collection, Sequence
 import numpy as np
 
 from trace_jax.data.feature_cache import FeatureCache
+from trace_jax.data.rows import draw_of, is_reference, subject_of
 from trace_jax.errors import UserError
 from trace_jax.types import LEVELS, PRISTINE, SEVERITIES, SPLITS
 
@@ -63,12 +67,12 @@ def pairs(
     names = _chosen(reference, identities, split)
     numbers = {name: number for number, name in enumerate(names)}
     found = [
-        (index, reference[row.identity], SEVERITIES.index(row.severity), numbers[row.identity])
+        (index, reference[subject], SEVERITIES.index(row.severity), numbers[subject])
         for index, row in enumerate(cache.rows)
         if row.split == split
         and row.severity in levels
-        and row.identity in numbers
-        and (draws is None or row.draw in draws)
+        and (subject := subject_of(row)) in numbers
+        and (draws is None or draw_of(row) in draws)
     ]
     if not found:
         raise UserError(
@@ -90,9 +94,9 @@ def pairs(
 def pristine_rows(cache: FeatureCache, split: str | None = None) -> dict[str, int]:
     """Row of each identity's pristine view 0, in the cache's order; one split or all of them."""
     return {
-        row.identity: index
+        subject_of(row): index
         for index, row in enumerate(cache.rows)
-        if row.severity == PRISTINE and row.view == 0 and (split is None or row.split == split)
+        if is_reference(row) and (split is None or row.split == split)
     }
 
 

@@ -11,7 +11,7 @@ from typing import Any, overload
 
 from trace_jax.data import fields, scene_rows
 from trace_jax.data.faults import Fault
-from trace_jax.types import SEVERITIES, SPLITS, Example, PartMaterial, SceneExample
+from trace_jax.types import PRISTINE, SEVERITIES, SPLITS, Example, PartMaterial, SceneExample
 
 Row = Example | SceneExample
 
@@ -27,6 +27,21 @@ _NEVER_EMPTY = ("path", "identity", "object_type")
 def subject_of(row: Row) -> str:
     """What a row shows a state of: its identity, or the layout of a scene."""
     return row.layout if isinstance(row, SceneExample) else row.identity
+
+
+def view_of(row: Row) -> int:
+    """Which view a row shows; a scene has one, view 0."""
+    return 0 if isinstance(row, SceneExample) else row.view
+
+
+def draw_of(row: Row) -> int:
+    """Which fire a row shows; a layout burns once, draw 0."""
+    return 0 if isinstance(row, SceneExample) else row.draw
+
+
+def is_reference(row: Row) -> bool:
+    """Whether a row is its subject's pristine reference."""
+    return row.severity == PRISTINE and view_of(row) == 0
 
 
 def kind_of(raw: Any) -> str:

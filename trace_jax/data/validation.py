@@ -13,7 +13,7 @@ from pathlib import Path
 
 from trace_jax import files, images
 from trace_jax.data.faults import Fault
-from trace_jax.data.rows import Row, subject_of
+from trace_jax.data.rows import Row, is_reference, subject_of
 from trace_jax.types import LEVELS, PRISTINE, Example, SceneExample
 
 Numbered = Sequence[tuple[int, Row]]  # line number and row
@@ -180,11 +180,6 @@ def stray_faults(folder: Path, rows: Numbered, suffixes: Collection[str]) -> lis
         for path in found
         if path not in named
     ]
-
-
-def is_reference(row: Row) -> bool:
-    """Whether a row is its subject's pristine reference."""
-    return row.severity == PRISTINE and (isinstance(row, SceneExample) or row.view == 0)
 
 
 def line_order(fault: Fault) -> tuple[int, str]:

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import jax
 import numpy as np
@@ -20,6 +20,7 @@ from trace_jax.data import cache_plan, cache_writer, manifest
 from trace_jax.data.cache_plan import DTYPES, CachePlan
 from trace_jax.data.cache_writer import CacheWriter, Failure
 from trace_jax.data.feature_cache import default_folder
+from trace_jax.data.rows import Row
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.progress import Progress
 from trace_jax.runs.encoding import Encoder, sized
@@ -215,7 +216,8 @@ def _encode(
     shard = next(shards)
     rows = plan.shard_range(shard)
     tokens, mask, failures = _empty(plan, len(rows))
-    for part in encoder.run(data.folder, writer.examples, batches, config.threads):
+    rows_of = cast(Sequence[Example], writer.examples)  # of a row only its path is looked at
+    for part in encoder.run(data.folder, rows_of, batches, config.threads):
         place = slice(part.first - rows.start, part.first - rows.start + len(part.tokens))
         _put(plan, tokens, mask, place, part.tokens, part.mask)
         failures += [Failure(row, reason) for row, reason in part.failures.items()]
@@ -289,8 +291,8 @@ def _check(config: CacheConfig) -> None:
         raise FaultsError("these flags cannot be used", faults)
 
 
-def _chosen(data: manifest.Dataset, config: CacheConfig) -> tuple[Example, ...]:
-    chosen = tuple(example for example in data.examples if example.split in config.splits)
+def _chosen(data: manifest.Dataset, config: CacheConfig) -> tuple[Row, ...]:
+    chosen = tuple(example for example in data.rows if example.split in config.splits)
     if not chosen:
         raise UserError(f"{data.folder}: has no rows of split {', '.join(config.splits)}")
     return chosen[: config.limit] if config.limit else chosen
@@ -299,7 +301,7 @@ def _chosen(data: manifest.Dataset, config: CacheConfig) -> tuple[Example, ...]:
 def _plan(
     config: CacheConfig,
     data: manifest.Dataset,
-    examples: tuple[Example, ...],
+    examples: tuple[Row, ...],
     host: Any,
     encoder: Encoder,
 ) -> CachePlan:

@@ -17,7 +17,7 @@ from trace_jax.errors import UserError
 from trace_jax.progress import Progress
 from trace_jax.runs.conditions import PRISTINE, Condition
 from trace_jax.tasks.records import Record
-from trace_jax.types import LEVELS, SEVERITIES, SPLITS
+from trace_jax.types import LEVELS, SEVERITIES, SPLITS, SceneExample
 from trace_jax.types import PRISTINE as PRISTINE_STATE
 
 GALLERIES = ("split", "all")
@@ -62,6 +62,10 @@ def select(cache: FeatureCache, split: str, gallery: str, limit: int = 0) -> Que
         raise UserError(f"--split={split}: unknown; known: {', '.join(SPLITS)}")
     if gallery not in GALLERIES:
         raise UserError(f"--gallery={gallery}: unknown; known: {', '.join(GALLERIES)}")
+    if any(isinstance(row, SceneExample) for row in cache.rows[:1]):
+        raise UserError(
+            f"{cache.folder}: holds features of scenes; this evaluates objects. Give their cache."
+        )
     answers = pristine_rows(cache, None if gallery == "all" else split)
     place = {identity: index for index, identity in enumerate(answers)}
     mine = [i for i, row in enumerate(cache.rows) if row.split == split]

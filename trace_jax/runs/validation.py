@@ -13,6 +13,7 @@ from jax.sharding import Mesh
 from trace_jax.data import loader
 from trace_jax.data.feature_cache import FeatureCache
 from trace_jax.data.pooling import mean_tokens
+from trace_jax.data.rows import subject_of, view_of
 from trace_jax.errors import UserError
 from trace_jax.frm import FRMConfig, recover_tokens
 from trace_jax.metrics import retrieval
@@ -50,9 +51,9 @@ class Validation:
         names = list(reference)
         place = {row: number for number, row in enumerate(reference.values())}
         second = {
-            row.identity: index
+            subject_of(row): index
             for index, row in enumerate(cache.rows)
-            if row.split == "val" and row.severity == PRISTINE and row.view == 1
+            if row.split == "val" and row.severity == PRISTINE and view_of(row) == 1
         }
         own = [second.get(name, reference[name]) for name in names]
         if not names:
