@@ -3,7 +3,7 @@
     bin/generate --config=configs/trace_objects.py
 
 The paper's numbers (section 3): each identity pristine and at L0-L4, split 80/10/10 by identity,
-399 / 50 / 50. About 8 minutes on 2 cores at 128 px; sizes 64-448.
+399 / 50 / 50. At 128 px under two minutes of CPU time, shared by all cores; sizes 64-448.
 """
 
 from __future__ import annotations
