@@ -55,6 +55,9 @@ TYPES = {
     "bottle": "bottle", "wine bottle": "bottle", "pill bottle": "pill_bottle",
     "telephone": "desk_phone", "office phone": "desk_phone", "sports ball": "ball",
     "zimmer frame": "walker", "Jerrican": "jerry_can", "propane tank": "propane_tank",
+    "bookshelf filled with books": "bookshelf", "flower pots": "potted_plant", "pot": "cooking_pot",
+    "melting pot": None, "gas stove": "oven", "a pair of scissors": "scissors", "skis": "skis",
+    "a pair of glasses": "eyeglasses", "wine glasses": "wine_glass", "armchair": "armchair",
     "guitar case": None, "furniture": None, "container": None, "spaceship": None, "": None,
     "a": None, "glass": None, "chair leg": None, "lamp": None,
 }  # fmt: skip
