@@ -256,3 +256,55 @@ def test_order_of_rows_does_not_matter_to_faults(sound, tmp_path):
     random.Random(0).shuffle(lines)
     path.write_text("\n".join(lines) + "\n")
     assert manifest.inspect(tmp_path) == []
+
+
+def test_faults_of_a_manifest_to_split(tmp_path):
+    path = tmp_path / "manifest.jsonl"
+    path.write_bytes(b'{"identity": "a"}\n{\n[1]\n{"identity": 3}\n\n{"path": "x"}\n\xff\n')
+    with pytest.raises(FaultsError) as caught:
+        dataset.assign_splits(tmp_path, None)
+    lines = [fault.split(": ")[0] for fault in caught.value.faults]
+    assert lines == [f"manifest.jsonl:{n}" for n in (2, 3, 4, 6, 7)]
+    path.write_text("\n")
+    with pytest.raises(FaultsError, match="has no rows"):
+        dataset.assign_splits(tmp_path, None)
+
+
+def test_the_papers_split(tmp_path):
+    """499 identities of 189 types: 399, 50 and 50, no identity in two, held-out types apart."""
+    rows = [
+        {"identity": row.name, "object_type": row.object_type, "severity": state}
+        for row in taxonomy.load().identities
+        for state in ("pristine", *LEVELS)
+    ]
+    path = tmp_path / "manifest.jsonl"
+    path.write_text("".join(json.dumps(row) + "\n" for row in rows))
+    assert dataset.assign_splits(tmp_path, None, seed=1) == {"train": 399, "val": 50, "test": 50}
+    told = [json.loads(line) for line in path.read_text().splitlines()]
+    assert len(told) == 2994
+    splits = {row["identity"]: set() for row in told}
+    for row in told:
+        splits[row["identity"]].add(row["split"])
+    assert all(len(found) == 1 for found in splits.values())
+    # Another seed, another split; one seed, one split.
+    first = path.read_bytes()
+    dataset.assign_splits(tmp_path, None, seed=2)
+    assert path.read_bytes() != first
+    dataset.assign_splits(tmp_path, None, seed=1)
+    assert path.read_bytes() == first
+
+
+@pytest.mark.parametrize(
+    ("text", "wanted"),
+    [
+        ("path,verdict\n", "no line but the header"),
+        ("path,verdict\na.png,accept\na.png,reject\n", "a.png stands twice"),
+        ("path,verdict\na.png\n", "is not accept or reject"),
+        ("verdict,path\naccept\n", "has no path"),
+        ("path,opinion\na.png,accept\n", "needs columns path and verdict"),
+    ],
+)
+def test_reviews_that_are_none(tmp_path, text, wanted):
+    (tmp_path / "a.csv").write_text(text)
+    with pytest.raises(UserError, match=wanted):
+        review.read_verdicts(tmp_path / "a.csv")

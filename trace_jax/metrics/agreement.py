@@ -1,4 +1,5 @@
-"""How far two reviewers agree: percent agreement and Cohen's kappa (paper B.3: 93.4%, 0.836)."""
+"""How far two reviewers agree: percent agreement and Cohen's kappa (paper section 3: 93.4%,
+0.836)."""
 
 from __future__ import annotations
 

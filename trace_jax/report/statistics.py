@@ -264,7 +264,7 @@ def _scene_sheet(data: DataFolder) -> str:
     return f"<table class='sheet'>{''.join(lines)}</table>"
 
 
-def _cell(data: manifest.Dataset, row: Any, wide: bool = False) -> str:
+def _cell(data: DataFolder, row: Any, wide: bool = False) -> str:
     style = " style='width:150px;height:auto'" if wide else ""
     try:
         picture = images.open_rgb(data.path(row))
@@ -281,7 +281,10 @@ def _corruption_sheet(data: DataFolder) -> str:
         return ""
     lines = []
     for found in chosen:
-        pristine = images.open_rgb(data.path(found[PRISTINE]))
+        try:
+            pristine = images.open_rgb(data.path(found[PRISTINE]))
+        except images.BadImageError:
+            continue
         burnt = "".join(_cell(data, found[s]) for s in (PRISTINE, *LEVELS))
         spoiled = "".join(
             f"<td><img src='{data_uri(change(pristine))}' alt='{name}' title='{name}'></td>"

@@ -13,7 +13,7 @@ import numpy as np
 from trace_jax import files, taxonomy
 from trace_jax.data import builders, coco, manifest
 from trace_jax.data.faults import Fault
-from trace_jax.errors import UserError
+from trace_jax.errors import FaultsError, UserError
 from trace_jax.types import PRISTINE, SPLITS, SceneExample
 
 
@@ -61,24 +61,33 @@ def assign_splits(folder: str | Path, out: str | Path | None, *, seed: int = 0) 
       Identities by split.
 
     Raises:
-      UserError: there is no manifest, or a row names no identity.
+      UserError: there is no manifest.
+      FaultsError: lines that are no rows, or that name no identity and no layout.
     """
     path = Path(folder) / manifest.ROWS_FILE
     if not path.is_file():
         raise UserError(f"{path}: not found. Give the folder that holds it.")
     raw: list[dict[str, Any]] = []
-    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n"), start=1):
-        if line.strip():
-            try:
-                raw.append(json.loads(line))
-            except ValueError as error:
-                raise UserError(f"{path}:{number}: is not JSON ({error})") from error
     kinds: dict[str, str] = {}
-    for number, row in enumerate(raw, start=1):
-        subject = row.get("layout") or row.get("identity")
-        if not isinstance(subject, str) or not subject:
-            raise UserError(f"{path}: row {number} has neither 'identity' nor 'layout'")
+    faults = []
+    for number, line in enumerate(path.read_bytes().split(b"\n"), start=1):
+        if not line.strip():
+            continue
+        try:
+            row = json.loads(line.decode("utf-8-sig"))
+        except ValueError as error:  # UnicodeDecodeError, too
+            faults.append(f"{manifest.ROWS_FILE}:{number}: is not JSON ({error})")
+            continue
+        subject = _subject(row)
+        if subject is None:
+            faults.append(f"{manifest.ROWS_FILE}:{number}: has neither 'identity' nor 'layout'")
+            continue
         kinds[subject] = str(row.get("object_type") or row.get("scene_type") or "")
+        raw.append(row)
+    if not raw and not faults:
+        faults.append(f"{manifest.ROWS_FILE}: has no rows")
+    if faults:
+        raise FaultsError(f"{folder}: cannot be split", faults)
     rng = np.random.default_rng([seed, 80])
     names = sorted(kinds)
     order = [names[k] for k in rng.permutation(len(names))]
@@ -100,7 +109,7 @@ def assign_splits(folder: str | Path, out: str | Path | None, *, seed: int = 0) 
         counts[held.get(name, "train")] += 1
     lines = [
         json.dumps(
-            {**row, "split": held.get(row.get("layout") or row["identity"], "train")},
+            {**row, "split": held.get(_subject(row) or "", "train")},
             sort_keys=True,
             ensure_ascii=False,
         )
@@ -108,6 +117,14 @@ def assign_splits(folder: str | Path, out: str | Path | None, *, seed: int = 0) 
     ]
     files.write_text(Path(out) if out else path, "\n".join(lines) + "\n")
     return counts
+
+
+def _subject(row: Any) -> str | None:
+    """Identity or layout of a raw row, None where it has none."""
+    if not isinstance(row, dict):
+        return None
+    found = row.get("layout") or row.get("identity")
+    return found if isinstance(found, str) else None
 
 
 def export_coco(folder: str | Path, out: str | Path) -> int:
