@@ -171,6 +171,7 @@ class Palette:
             "contrast": self._contrasting(rng, main),
         }
         given = [word for word in words if word in COLOURS]
+        self._given = bool(given)
         self._words.update(zip(("main", "accent", "second"), given, strict=False))
         self._values = {slot: _jitter(rng, COLOURS[word]) for slot, word in self._words.items()}
         self._wood = str(rng.choice(list(WOODS)))
@@ -233,7 +234,8 @@ class Palette:
             pattern = str(rng.choice([p for p in allowed if p != "plain"]))
         default_bare = {"wood": 0.72, "metal": 0.4, "glass": 1.0}.get(material, 0.0)
         is_bare = rng.random() < (default_bare if bare < 0 else bare)
-        is_bare = self._bare.get(material, is_bare)
+        # A given colour is shown: what carries the main one is painted unless the words bare it.
+        is_bare = self._bare.get(material, is_bare and not (self._given and slot == "main"))
         if material == "wood" and is_bare:
             c1, c2 = (_jitter(rng, c) for c in WOODS[self._wood])
             colour, pattern = self._wood, "grain"
