@@ -16,6 +16,7 @@ from trace_jax.data import manifest
 from trace_jax.data.feature_cache import FeatureCache
 from trace_jax.errors import UserError
 from trace_jax.metrics import retrieval
+from trace_jax.report.evaluation import Evaluation
 from trace_jax.runs import evaluate, real_crops, scoring
 from trace_jax.types import Example
 
@@ -84,7 +85,7 @@ def value(folder, severity, metric="r_at_1", condition="base"):
     return found["value"], found["n"]
 
 
-def test_by_class_and_by_identity(world, monkeypatch):
+def test_by_class_and_by_identity(world, monkeypatch, capsys):
     monkeypatch.chdir(world)
     by_class, by_identity = real_crops.run(config(world), world / "crops", load_host=load)
     assert value(by_class, "L2") == (1.0, 1)
@@ -99,7 +100,8 @@ def test_by_class_and_by_identity(world, monkeypatch):
     meta = raw["meta"]
     assert meta["gallery_size"] == 12 and meta["crops"]["chance"] == pytest.approx(1 / 3)
     notes = " ".join(meta["notes"])
-    assert "1 crops are of classes without" in notes and "sofa" in notes and "approximate" in notes
+    assert "1 crops are of classes without" in notes and "sofa (1)" in notes
+    assert "approximate" in notes and "1 crops are of classes" in capsys.readouterr().out
     # Identity: the chair's own reference and TRACE's drum-0; the mugs have none.
     assert value(by_identity, "all")[1] == 2
     meta = json.loads((by_identity / "results.json").read_text())["meta"]
@@ -107,6 +109,12 @@ def test_by_class_and_by_identity(world, monkeypatch):
     for folder in (by_class, by_identity):
         text = report.write(folder).read_text()
         assert "real post-fire photographs" in text and "data:image/webp" in text
+        levels = "L2–L4" if folder == by_class else "L3"
+        assert f"pooled over {levels};" in text and "L0–L4" not in text
+        assert "pictures are synthetic;" not in text and "Beside the paper" not in text
+        markdown = (folder / "results.md").read_text()
+        target = "class" if folder == by_class else "object"
+        assert f"the right {target} comes first" in markdown and f"{levels} (n=" in markdown
         scoring.score(folder)  # rescoring needs neither features nor models
 
 
@@ -121,9 +129,72 @@ def test_selection_by_hand(world, monkeypatch):
     assert [crops.rows[i].path for i in by_identity.rows] == ["images/c.png", "images/c0.png"]
     assert by_identity.pristine_view == 0 and by_identity.chance == 1 / 7
     one = real_crops.select(crops, trace, "test", "all", limit=1)[0]
-    assert len(one.rows) == 1 and len(one.gallery) == 4  # one crop, its class alone
-    with pytest.raises(UserError, match="no crop of split 'val'"):
+    assert len(one.rows) == 1 and len(one.gallery) == 12  # one crop, all classes
+    assert any("Only 1 of 4 crops ask" in note for note in one.notes)
+    assert any("sofa (1)" in note for note in one.notes)
+    with pytest.raises(UserError, match=r"no crop of split 'val' .* 2 at L2 of split 'test'"):
         real_crops.select(crops, trace, "val", "all")
+
+
+def make_crops(root, name, rows):
+    """A crops folder of (file, type, identity, severity, draw)."""
+    made = [
+        dataclasses.replace(
+            example(root / name, f"images/{file}.png", kind, identity, severity), draw=draw
+        )
+        for file, kind, identity, severity, draw in rows
+    ]
+    manifest.write(root / name, manifest.DatasetInfo("crops", name, "1.0.0", ""), made)
+    return root / name
+
+
+def test_nothing_left_to_ask(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    mild = make_crops(tmp_path, "mild", [("a", "mug", "m", "L0", 0), ("b", "mug", "m", "L1", 0)])
+    with pytest.raises(UserError, match="is at L2, L3, L4; there are 1 at L0 of split 'test'"):
+        real_crops.run(config(world, out=tmp_path / "out"), mild, load_host=load)
+    strange = make_crops(tmp_path, "strange", [("a", "sofa", "s", "L3", 0)])
+    with pytest.raises(UserError, match="they are of sofa"):
+        real_crops.run(config(world, out=tmp_path / "out"), strange, load_host=load)
+    assert not list(tmp_path.rglob("results.json"))
+
+
+def test_several_crops_of_one_object_and_no_reference(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    rows = [("a", "mug", "m", "L3", 0), ("b", "mug", "m", "L3", 1), ("c", "drum", "d", "L3", 0)]
+    # An identity called as one of TRACE's but of another class is none of TRACE's.
+    rows.append(("d", "chair", "drum-0", "L4", 0))
+    found = real_crops.run(
+        config(world, out=tmp_path / "out", conditions=("ridge",)),
+        make_crops(tmp_path, "many", rows),
+        load_host=load,
+        crops_cache=tmp_path / "elsewhere",
+    )
+    assert [folder.name for folder in found] == ["by_class"]
+    assert (tmp_path / "elsewhere/manifest.json").exists()
+    raw = json.loads((found[0] / "results.json").read_text())
+    # Of the controls the one asked for; no ceiling without pristine references.
+    assert {r["condition"] for r in raw["rows"]} == {"base", "ridge"}
+    assert scoring.summary(found[0]).startswith("pooled over L3-L4  ")
+    assert "no ceiling" in raw["meta"]["ceiling"] and raw["meta"]["identities"] == 3
+    pairs = [c for c in raw["meta"]["comparisons"] if c["severity"] == "all"]
+    assert {(c["n"], c["identities"]) for c in pairs} == {(4, 3)}  # resampled by identity
+    assert any("No crops at L2" in note for note in raw["meta"]["notes"])
+    assert "pooled over L3–L4" in report.write(found[0]).read_text()
+
+
+def test_pictures_of_equal_path_are_told_apart(world, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    trace = manifest.read(world / "trace").rows
+    path = next(r.path for r in trace if r.object_type == "mug" and r.severity == "pristine")
+    name = path.removeprefix("images/").removesuffix(".png")
+    crops = make_crops(tmp_path, "same", [(name, "mug", "m", "L3", 0)])
+    (folder,) = real_crops.run(config(world, out=tmp_path / "out"), crops, load_host=load)
+    results = Evaluation.read(folder)
+    assert results.picture(path).resolve() == (crops / path).resolve()
+    shown = {p for r in results.records for _, p, _ in r["nearest"] or ()}
+    assert f"trace_toy:{path}" in shown
+    assert results.picture(f"trace_toy:{path}").resolve() == (world / "trace" / path).resolve()
 
 
 def test_refusals(world, monkeypatch):
@@ -137,6 +208,15 @@ def test_refusals(world, monkeypatch):
         copy.parent.mkdir(parents=True, exist_ok=True)
         copy.write_bytes(path.read_bytes())
     manifest.write(world / "other", info, manifest.read(world / "crops").rows)
+    with pytest.raises(UserError, match="--crops_cache"):
+        real_crops.run(config(world), world / "other", load_host=load, crops_cache=world / "cache")
+    otherwise = tiny.TinyHost()
+    otherwise.spec = dataclasses.replace(otherwise.spec, preprocessing={"size": 8})
+    tiny.make_cache(world / "other", world / "otherwise", otherwise)
+    with pytest.raises(UserError, match="prepared otherwise"):
+        real_crops.run(
+            config(world), world / "other", load_host=load, crops_cache=world / "otherwise"
+        )
     with pytest.raises(UserError, match="weights_hash"):
         real_crops.run(config(world), world / "other", load_host=lambda *_a, **_k: other)
 

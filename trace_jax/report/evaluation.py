@@ -111,13 +111,37 @@ class Evaluation:
         found = {row["severity"] for row in self.rows}
         return [s for s in (*LEVELS, ALL, PRISTINE) if s in found]
 
+    @property
+    def pooled(self) -> str:
+        """Which levels rows over all of them pool, as printed."""
+        levels = [s for s in self.severities() if s in LEVELS]
+        return "–".join(dict.fromkeys((levels[0], levels[-1]))) if levels else "no levels"
+
+    @property
+    def crops(self) -> bool:
+        """Whether crops of real photographs asked; they have no trajectories."""
+        return "crops" in self.meta
+
+    @property
+    def target(self) -> str:
+        """What a query looks for: the "object", or any of its "class"."""
+        return "class" if self.crops and self.meta["crops"]["match"] == "by_class" else "object"
+
     def of_kind(self, *kinds: str) -> list[Condition]:
         """Conditions of some kinds, in order."""
         return [c for c in self.conditions if c.kind in kinds]
 
     def picture(self, path: str) -> Path | None:
-        """An image of the data set, wherever the data folder can be found now, or None."""
-        for root in self.meta["data"]["folders"]:
+        """An image of the data set, wherever the data folder can be found now, or None.
+
+        `name:path` is an image of another set's, where the gallery is of one.
+        """
+        data = self.meta["data"]
+        roots = data["folders"]
+        name, _, rest = path.partition(":")
+        if "galleries" in data and name in data["galleries"]:
+            roots, path = data["galleries"][name], rest
+        for root in roots:
             for base in (Path(), self.folder):
                 found = base / root / path
                 if found.is_file():

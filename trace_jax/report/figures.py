@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 from html import escape
 
 from trace_jax.report.evaluation import Condition, Evaluation
-from trace_jax.report.tables import SEVERITY_TITLES
 from trace_jax.types import LEVELS, PRISTINE
 
 WIDTH, HEIGHT = 460, 310
@@ -91,7 +90,7 @@ def severity_chart(results: Evaluation, task: str, metric: str, title: str, scal
                 tuple(_times(scale, row["high"]) for _, row in points),
             )
         )
-    ticks = {float(i): SEVERITY_TITLES.get(s, s) for i, s in enumerate(severities)}
+    ticks = {float(i): s for i, s in enumerate(severities)}
     return chart(series, title, "severity", (-0.4, len(severities) - 0.6), ticks)
 
 

@@ -60,7 +60,7 @@ def markdown(results: Evaluation) -> str:
     ]
     if meta["notes"]:
         parts.append("## Notes\n\n" + "".join(f"- {note}\n" for note in meta["notes"]))
-    parts.append(f"> {words.NOTICE}\n")
+    parts.append(f"> {words.notice(results)}\n")
     return "\n".join(parts)
 
 
@@ -84,7 +84,9 @@ def html(results: Evaluation) -> str:
     return environment.get_template("page.html.j2").render(
         css=Markup((room / "page.css").read_text(encoding="utf-8")),
         meta=results.meta,
-        notice=words.NOTICE,
+        notice=words.notice(results),
+        crops=results.crops,
+        pooled=results.pooled,
         setting=words.setting(results),
         cards=words.cards(results),
         story=words.story(results),

@@ -185,7 +185,8 @@ def _change(
         identity, path, _ = record["nearest"][0]
         mark = "right" if record["rank"] == 0 else "wrong"
         pictures.append(album.picture(path, f"{title} says {identity}: {mark}", title, mark))
-    pictures.append(album.picture(truth, f"truth: {base['identity']}", "truth"))
+    if truth:  # a crop may have none
+        pictures.append(album.picture(truth, f"truth: {base['identity']}", "truth"))
     return Change(f"{kind}, {base['severity']}", tuple(pictures))
 
 

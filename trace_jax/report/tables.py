@@ -9,17 +9,15 @@ from typing import Any
 
 from trace_jax import files
 from trace_jax.report.evaluation import ALL, Condition, Evaluation
-from trace_jax.types import PRISTINE
 
 PAPER = files.read_json(Path(__file__).with_name("paper_figures.json"))
 
 METRICS = {
-    ("retrieval", "r_at_1"): ("R@1, %", "the right object comes first; higher is better"),
+    ("retrieval", "r_at_1"): ("R@1, %", "the right {target} comes first; higher is better"),
     ("retrieval", "r_at_5"): ("R@5, %", "it is among the first five; higher is better"),
     ("feature_recovery", "mse"): ("Mean squared error", "of tokens; lower is better"),
     ("feature_recovery", "cosine"): ("Mean token cosine", "higher is better"),
 }
-SEVERITY_TITLES = {ALL: "L0–L4", PRISTINE: "pristine"}
 _PERCENT = ("r_at_",)
 
 
@@ -75,6 +73,7 @@ def severity_table(results: Evaluation, task: str, metric: str) -> Table | None:
     if not results.has(task, metric):
         return None
     title, note = METRICS[task, metric]
+    note = note.format(target=results.target)
     severities = [
         s
         for s in results.severities()
@@ -94,14 +93,14 @@ def severity_table(results: Evaluation, task: str, metric: str) -> Table | None:
                 )
             )
         lines.append(Line(condition.title, tuple(cells), condition.kind))
-    heads = [SEVERITY_TITLES.get(s, s) for s in severities]
+    heads = [results.pooled if s == ALL else s for s in severities]
     counts = [_count(results, task, metric, s) for s in severities]
     heads = [f"{head} (n={n})" for head, n in zip(heads, counts, strict=True)]
     return Table(title, note, ("Condition", *heads), tuple(lines))
 
 
 def comparison_table(results: Evaluation, task: str, metric: str) -> Table | None:
-    """Paired differences, pooled over L0-L4, with interval and p-value."""
+    """Paired differences, pooled over all levels, with interval and p-value."""
     relative = metric == "mse"
     rivals = [c for c in results.conditions if c.name in ("base", "mean_shift", "ridge")]
     lines = []
@@ -158,14 +157,17 @@ def group_table(results: Evaluation) -> Table | None:
         heads.append(f"{METRICS[task, metric][0]}: {group} (n={n})")
     return Table(
         "Two groups of objects",
-        "Pooled over L0–L4. Hazards are the types that responders must find and secure.",
+        f"Pooled over {results.pooled}. Hazards are the types that responders must find and "
+        "secure.",
         ("Condition", *heads),
         tuple(lines),
     )
 
 
 def paper_table(results: Evaluation) -> Table | None:
-    """Our changes against base beside the paper's, each with its place."""
+    """Our changes against base beside the paper's, each with its place; none for real crops."""
+    if results.crops:  # other queries, another gallery
+        return None
     hosts = list(dict.fromkeys(f["host"] for f in PAPER["figures"]))
     shown = results.of_kind("frm")
     lines = []
@@ -195,7 +197,9 @@ def paper_table(results: Evaluation) -> Table | None:
         return None
     names = {"clip": "paper, CLIP ViT-L/14", "siglip2": "paper, SigLIP2"}
     heads = [f"{c.title}, this run" for c in shown] + [names.get(h, h) for h in hosts]
-    return Table("Changes against base", PAPER["note"], ("Over L0–L4", *heads), tuple(lines))
+    return Table(
+        "Changes against base", PAPER["note"], (f"Over {results.pooled}", *heads), tuple(lines)
+    )
 
 
 def number(metric: str, value: float) -> str:

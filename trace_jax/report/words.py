@@ -13,8 +13,8 @@ from trace_jax.types import LEVELS, PRISTINE
 NOTICE = (
     "Every match here is an inference from incomplete physical evidence and can be wrong, the more "
     "so the worse the damage. It needs a human's judgement, and it is no evidence for legal or "
-    "insurance purposes. The pictures are synthetic; check on data of your own before any use in "
-    "the field. (After the paper's impact statement.)"
+    "insurance purposes. {pictures}; check on data of your own before any use in the field. (After "
+    "the paper's impact statement.)"
 )
 
 
@@ -25,6 +25,12 @@ class Card:
     label: str
     figure: str
     below: str
+
+
+def notice(results: Evaluation) -> str:
+    """What no reader may overlook."""
+    crops = "The crops are of real fires, the pictures they are matched with may be synthetic"
+    return NOTICE.format(pictures=crops if results.crops else "The pictures are synthetic")
 
 
 def setting(results: Evaluation) -> str:
@@ -60,7 +66,7 @@ def cards(results: Evaluation) -> list[Card]:
         if base and own and gain:
             found.append(
                 Card(
-                    f"{frm.title}: right object first",
+                    f"{frm.title}: right {results.target} first",
                     f"{number('r_at_1', base['value'])} → {number('r_at_1', own['value'])}%",
                     f"{signed('r_at_1', gain['value'])} points{_between(gain)}",
                 )
@@ -127,10 +133,15 @@ def _damage(results: Evaluation) -> list[str]:
         return []
     first, last = (results.row("retrieval", "base", s, "r_at_1") for s in (levels[0], levels[-1]))
     assert first and last
+    # Crops of different levels show different objects, so their difference is not damage's alone.
+    opening = (
+        f"The frozen host finds the right {results.target} for"
+        if results.crops
+        else "Damage hides objects from the frozen host: it finds"
+    )
     return [
-        f"Damage hides objects from the frozen host: it finds {_percent(first)} at {levels[0]} and "
-        f"{_percent(last)} at {levels[-1]}. Below, a difference is called clear where its 95% "
-        "interval leaves out zero."
+        f"{opening} {_percent(first)} at {levels[0]} and {_percent(last)} at {levels[-1]}. Below, "
+        "a difference is called clear where its 95% interval leaves out zero."
     ]
 
 

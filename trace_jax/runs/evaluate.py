@@ -116,7 +116,7 @@ def run(config: EvaluateConfig, *, load_host: Callable[..., Any]) -> Path:
     names = config.tasks or tasks.of_host(answers=answering.can_answer(cache.source.host))
     print(f"evaluating {config.split}: {_counts(chosen)}; results in {out}")
     found, notes = choose_conditions(config, cache, out)
-    found = _wanted(found, config.conditions)
+    found = wanted(found, config.conditions)
     seconds = {"preparing": time.monotonic() - start}
     plan = _plan(cache, config)
     records = _measured(config, cache, chosen, found, plan, out)
@@ -179,7 +179,7 @@ def _ask(
     }
 
 
-def _wanted(found: list[Condition], names: Sequence[str]) -> list[Condition]:
+def wanted(found: list[Condition], names: Sequence[str]) -> list[Condition]:
     """The conditions asked for; base, which gains are told against, is always one."""
     unknown = sorted(set(names) - {c.name for c in found} - {PRISTINE})
     if unknown:

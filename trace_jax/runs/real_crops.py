@@ -11,12 +11,14 @@ is TRACE's pristine references (view 0) of the classes the crops are of. What co
 
 Each is a results folder of its own, apart from the synthetic test set: `OUT/by_class` and, where
 at least one crop has a reference, `OUT/by_identity`. Rows carry the crops' data set name. Token
-errors are not measured: another camera's tokens do not align.
+errors are not measured: another camera's tokens do not align. In records, the path of one of
+TRACE's images begins with its data set's name and a colon.
 """
 
 from __future__ import annotations
 
 import dataclasses
+import os
 import time
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -32,7 +34,7 @@ from trace_jax.errors import UserError
 from trace_jax.metrics import retrieval
 from trace_jax.progress import Progress
 from trace_jax.runs import cache as cache_run
-from trace_jax.runs import evaluate, queries, scoring
+from trace_jax.runs import evaluate, provenance, queries, scoring
 from trace_jax.runs.conditions import Condition
 from trace_jax.runs.evaluate import EvaluateConfig
 from trace_jax.tasks import Record
@@ -68,7 +70,13 @@ class Match:
     notes: tuple[str, ...]
 
 
-def run(config: EvaluateConfig, crops: str | Path, *, load_host: Callable[..., Any]) -> list[Path]:
+def run(
+    config: EvaluateConfig,
+    crops: str | Path,
+    *,
+    load_host: Callable[..., Any],
+    crops_cache: str | Path | None = None,
+) -> list[Path]:
     """Evaluates every condition on a folder of crops.
 
     Args:
@@ -77,6 +85,7 @@ def run(config: EvaluateConfig, crops: str | Path, *, load_host: Callable[..., A
         keeps so many crops, evenly.
       crops: data folder of kind "crops"; its features are cached if they are not yet.
       load_host: `converters.load_host`.
+      crops_cache: features of the crops; default: runs/cache/<host>/<tap>/<crops' name>.
 
     Returns:
       The results folders, by class first.
@@ -89,11 +98,12 @@ def run(config: EvaluateConfig, crops: str | Path, *, load_host: Callable[..., A
     if data.info.kind != "crops":
         raise UserError(f"{crops}: holds {data.info.kind}; --crops wants a folder of kind 'crops'.")
     trace, trace_folder = evaluate.open_features(config, load_host)
-    cache = _crop_features(config, data, trace, load_host)
+    cache = _crop_features(config, data, trace, load_host, crops_cache)
     out = config.out or evaluate.DEFAULT_ROOT / trace.source.host / trace.source.tap / (
         f"{data.info.name}/{config.split}"
     )
     found, notes = evaluate.choose_conditions(config, trace, out)
+    found = evaluate.wanted(found, config.conditions)
     matches = select(cache, trace, config.split, config.gallery, config.limit)
     folders = []
     for match in matches:
@@ -120,7 +130,7 @@ def select(
       crops, trace: features of the crops and of TRACE's objects, of one source.
       split: of the crops that ask, and of TRACE's where `gallery` is "split".
       gallery: "split" or "all".
-      limit: only so many crops, evenly through the split; 0 for all.
+      limit: only so many crops, evenly through the split; 0 for all. The gallery stays.
 
     Raises:
       UserError: no crop can ask.
@@ -133,16 +143,25 @@ def select(
     ]
     of_trace = {trace.rows[i].object_type for i in answers.values()}
     known = [i for i in asking if crops.rows[i].object_type in of_trace]
+    if not asking:
+        there = Counter(f"{row.severity} of split {row.split!r}" for row in crops.rows)
+        raise UserError(
+            f"{crops.folder}: no crop of split {split!r} is at {', '.join(LEVELS)}; there are "
+            f"{', '.join(f'{n} at {state}' for state, n in sorted(there.items())) or 'none at all'}"
+            ". Name the crops' split with --split."
+        )
     if not known:
         raise UserError(
             f"{crops.folder}: no crop of split {split!r} at {', '.join(LEVELS)} is of a class "
-            f"among the pristine images of {trace.folder}. Try --gallery=all, or name the crops' "
-            "split with --split."
+            f"among the pristine images of {trace.folder}; they are of "
+            f"{', '.join(sorted({crops.rows[i].object_type for i in asking}))}. Try --gallery=all."
         )
-    if limit and limit < len(known):
-        known = [known[i * len(known) // limit] for i in range(limit)]
-    notes = _notes(crops, split, asking, known, limit)
     types = {crops.rows[i].object_type for i in known}
+    whole = len(known)
+    if limit and limit < whole:
+        known = [known[i * whole // limit] for i in range(limit)]
+    strangers = [i for i in asking if crops.rows[i].object_type not in of_trace]
+    notes = _notes(crops, split, strangers, known, whole)
     pristine = [(False, i) for i in answers.values() if trace.rows[i].object_type in types]
     references = pristine_rows(crops)
     found = [_by_class(crops, trace, known, pristine, references, notes)]
@@ -222,7 +241,7 @@ def _identities(crops: FeatureCache, rows: Sequence[int]) -> list[str]:
 
 
 def _notes(
-    crops: FeatureCache, split: str, asking: Sequence[int], known: Sequence[int], limit: int
+    crops: FeatureCache, split: str, strangers: Sequence[int], known: Sequence[int], whole: int
 ) -> list[str]:
     notes = ["Severity of real crops is approximate; L0 and L1 are not asked (paper 5.3)."]
     counts = Counter(crops.rows[i].severity for i in known)
@@ -234,15 +253,16 @@ def _notes(
     elsewhere = sum(row.split != split and row.severity in LEVELS for row in crops.rows)
     if elsewhere:
         notes.append(f"{elsewhere} crops of other splits than {split!r} do not ask.")
-    strangers = [i for i in asking if i not in set(known)]
-    if limit and limit < len(asking):
-        notes.append(f"Only {len(known)} of {len(asking)} crops ask (--limit).")
-    elif strangers:
-        classes = sorted({crops.rows[i].object_type for i in strangers})
+    if len(known) < whole:
+        notes.append(f"Only {len(known)} of {whole} crops ask (--limit).")
+    if strangers:
+        classes = Counter(crops.rows[i].object_type for i in strangers)
+        listed = ", ".join(f"{name} ({n})" for name, n in sorted(classes.items()))
         notes.append(
             f"{len(strangers)} crops are of classes without a pristine image in the gallery and "
-            f"were left out: {', '.join(classes)}."
+            f"were left out: {listed}."
         )
+        print(f"note: {notes[-1]}")
     lost = crops.manifest.rows - len(crops)
     if lost:
         notes.append(f"{lost} crops could not be encoded; see failed.jsonl in their cache.")
@@ -254,21 +274,33 @@ def _crop_features(
     data: manifest.Dataset,
     trace: FeatureCache,
     load_host: Callable[..., Any],
+    folder: str | Path | None,
 ) -> FeatureCache:
-    source = trace.source
-    folder = default_folder(source.host, source.tap, data.info.name)
+    source, plan = trace.source, trace.manifest
+    folder = Path(folder or default_folder(source.host, source.tap, data.info.name))
+    if folder.resolve() == trace.folder.resolve():
+        raise UserError(
+            f"{folder}: holds the features of {plan.dataset_name}. Give the crops, which are "
+            "called so too, a cache of their own: --crops_cache=DIR."
+        )
     if not (folder / "manifest.json").exists():
         print(f"features of the crops: caching them into {folder}")
-        plan = trace.manifest
         cache_run.run(
             cache_run.CacheConfig(
                 host=source.host, data=data.folder, out=folder, weights=config.weights,
                 tap=source.tap, dtype=plan.dtype, compute_dtype=plan.compute_dtype,
                 max_tokens=plan.shape[-2] if plan.masked else 0,
+                image_size=int(plan.preprocessing.get("image_size") or 0),
             ),
             load_host=load_host,
         )  # fmt: skip
-    return FeatureCache.open(folder, expect=source, data_hash=data.hash)
+    cache = FeatureCache.open(folder, expect=source, data_hash=data.hash)
+    if cache.manifest.preprocessing != plan.preprocessing:
+        raise UserError(
+            f"{folder}: its pictures were prepared otherwise than those of {trace.folder}. Give "
+            "another folder with --crops_cache=DIR, and they are prepared alike."
+        )
+    return cache
 
 
 def _measured(
@@ -283,7 +315,7 @@ def _measured(
         for mine, cache in ((False, trace), (True, crops))
     }
     gallery = np.stack([next(vectors_of[mine]).reshape(-1) for mine, _ in match.gallery])
-    shown = [(crops if mine else trace).rows[i] for mine, i in match.gallery]
+    shown = [_shown(crops, trace, mine, i) for mine, i in match.gallery]
     records: list[Record] = []
     with Progress(len(match.rows) * len(found), match.name, "images") as progress:
         for condition in found:
@@ -314,7 +346,7 @@ def _measured(
                         rank=int(answer.rank[position]),
                         similarity=float(answer.similarity[position]),
                         nearest=tuple(
-                            (shown[g].identity, shown[g].path, round(float(cosine), 7))
+                            (*shown[g], round(float(cosine), 7))
                             for g, cosine in zip(
                                 answer.nearest[position],
                                 answer.nearest_similarity[position],
@@ -325,6 +357,13 @@ def _measured(
                 )
     base = [r for r in records if r.condition == found[0].name]
     return records + queries.pristine_records(base, match.pristine_view)
+
+
+def _shown(crops: FeatureCache, trace: FeatureCache, mine: bool, row: int) -> tuple[str, str]:
+    """Identity and path of a gallery image; one path may name a picture in either folder."""
+    example = (crops if mine else trace).rows[row]
+    prefix = "" if mine else f"{trace.manifest.dataset_name}:"
+    return example.identity, prefix + example.path
 
 
 def _meta(
@@ -351,12 +390,12 @@ def _meta(
         counts={s: counts[s] for s in (*LEVELS, PRISTINE) if counts[s]},
         notes=match.notes,
     )
-    meta = evaluate.describe(
+    meta = provenance.describe(
         config, crops, data.folder, chosen, found, folder, [*match.notes, *notes]
     )
-    places = meta["data"]["folders"]
+    places = []
     if trace_folder is not None:  # the gallery's pictures lie there
-        places = [*places, str(trace_folder)]
+        places = [os.path.relpath(trace_folder, folder), str(trace_folder)]
     what = "an image of its class" if match.name == BY_CLASS else "its own pristine reference"
     by_class = match.name == BY_CLASS
     own = len({row.identity for row in rows if row.severity == PRISTINE})
@@ -373,7 +412,7 @@ def _meta(
         else "The crops bring no pristine reference, so there is no ceiling."
     )
     return meta | {
-        "data": meta["data"] | {"folders": places},
+        "data": meta["data"] | {"galleries": {trace.manifest.dataset_name: places}},
         "gallery": f"pristine images of {trace.manifest.dataset_name}, {match.name}",
         "setting": (
             f"{len(damaged):,} crops of real post-fire photographs at L2 to L4. For each the host "

@@ -15,7 +15,7 @@ from trace_jax.tasks import records as record_table
 from trace_jax.tasks.answers import read as read_answers
 from trace_jax.tasks.judge import Judge
 from trace_jax.tasks.records import Columns
-from trace_jax.types import PRISTINE
+from trace_jax.types import LEVELS, PRISTINE
 
 SCHEMA = 1
 _SUMMED = (
@@ -117,7 +117,9 @@ def summary(folder: str | Path) -> str:
     names = list(dict.fromkeys(condition for condition, _ in pooled))
     metrics = [m for m in _SUMMED if any(k[1] == m for k in pooled)]
     short = {"description_score": "descript.", "function_score": "function"}
-    lines = ["pooled over L0-L4  " + "".join(f"{short.get(m, m):>10}" for m in metrics)]
+    levels = [s for s in LEVELS if any(r["severity"] == s for r in raw["rows"])]
+    over = "-".join(dict.fromkeys((levels[0], levels[-1]))) if levels else "no levels"
+    lines = [f"{'pooled over ' + over:<19}" + "".join(f"{short.get(m, m):>10}" for m in metrics)]
     for name in names:
         cells = [pooled.get((name, m)) for m in metrics]
         texts = ["-" if v is None else f"{v:.4f}" for v in cells]
