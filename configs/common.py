@@ -100,6 +100,23 @@ def encoder_page(name: str, *, host: str, dim: int, host_params: int) -> ConfigD
     return page
 
 
+def vlm_page(name: str, *, host: str, tap: str) -> ConfigDict:
+    """FRM on a vision-language host with the paper's capacity for them: M=4, 8 heads, r=4.
+
+    Args:
+      name: of the run.
+      host: registered host name.
+      tap: tap name.
+    """
+    page = frm_page(name, host=host, tap=tap, depth=4)
+    page.data.batch_size = 16
+    page.data.val_batch_size = 16
+    page.optim.lr = 2e-4
+    page.frm.compute_dtype = "bfloat16"
+    page.loop.patience = 8
+    return page
+
+
 def add_plus(page: ConfigDict) -> ConfigDict:
     """Turns a page into condition "frm_plus": every addition to the paper's recipe, in one place.
 

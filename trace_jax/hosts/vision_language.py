@@ -17,6 +17,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jaxtyping import Array, Float, Int
+from PIL import Image
 
 from trace_jax.hosts import decoding
 from trace_jax.hosts.base import Host, ImageInputs, Params, sealed
@@ -114,7 +115,13 @@ class VisionLanguageHost(Host):
         """
         other = copy.copy(self)
         other.preprocessor = self.preprocessor.fixed(side)
-        other.spec = dataclasses.replace(self.spec, preprocessing=other.preprocessor.description)
+        inputs = other.preprocess([Image.new("RGB", (side, side))])
+        tokens = jax.eval_shape(self.apply_tap, self.params, inputs).tokens.shape[-2]
+        other.spec = dataclasses.replace(
+            self.spec,
+            tap=dataclasses.replace(self.spec.tap, tokens=tokens),
+            preprocessing=other.preprocessor.description,
+        )
         return other
 
     # ---- pure functions

@@ -169,13 +169,16 @@ class Task:
             cell = _measured(cells.of(condition, severity), metric)
             if len(cell):
                 found = ratios.interval(metric.terms(cell), cell.text["identity"], **draws)
-                rows.append(self._row(scope, condition, severity, metric.name, found, group))
+                # Not defined, e.g. precision where nothing was predicted: no row.
+                if np.isfinite(found.value):
+                    rows.append(self._row(scope, condition, severity, metric.name, found, group))
         for gain in self.gains:
             metric = next(m for m in self.metrics if m.name == gain.metric)
             pair = _pair(cells, condition, gain.against, severity, metric)
             if pair is not None:
                 found = ratios.difference(*pair, **draws)
-                rows.append(self._row(scope, condition, severity, gain.name, found, group))
+                if np.isfinite(found.value):
+                    rows.append(self._row(scope, condition, severity, gain.name, found, group))
         return rows
 
     def _compare(
@@ -192,6 +195,8 @@ class Task:
             return None
         draws: dict[str, Any] = {"resamples": scope.resamples, "seed": scope.seed}
         found = ratios.difference(*pair, **draws)
+        if not np.isfinite(found.value):
+            return None
         share = ratios.relative(*pair, **draws)
         return Comparison(
             task=self.name,
