@@ -247,6 +247,29 @@ def test_statistics_pages(sound, tmp_path):
     data = scenes(tmp_path / "scenes")
     page = statistics.write(data, tmp_path / "scenes.html").read_text()
     assert "COCO categories" in page and "chair" in page
+    assert "Part of the object that is seen" in page
+
+
+def test_bars_of_a_page():
+    found = statistics.shares([0, 5, 9.9, 10, 100], range(0, 101, 10), "%")
+    assert [(bar.label, bar.value) for bar in found][:2] == [("0 to 10%", 3), ("10 to 20%", 1)]
+    assert found[-1].value == 1 and sum(bar.value for bar in found) == 5
+    many = {f"type_{k:02d}": 100 - k for k in range(50)}
+    shown = statistics.counted(many, {"type_00": "paper: 7"})
+    assert (shown[0].label, shown[0].note) == ("type 00", "paper: 7") and len(shown) == 41
+    assert shown[-1].label == "10 more" and "51 to 60 each" in shown[-1].note
+
+
+def test_corruptions_keep_size_and_change_the_picture():
+    from trace_jax.report import corruptions
+
+    rng = np.random.default_rng(0)
+    image = Image.fromarray(rng.integers(0, 256, (40, 60, 3), dtype=np.uint8))
+    for name, change in corruptions.CORRUPTIONS.items():
+        spoiled = change(image)
+        assert spoiled.size == image.size and spoiled.mode == "RGB", name
+        assert np.abs(np.asarray(spoiled, int) - np.asarray(image, int)).mean() > 5, name
+        assert spoiled.tobytes() == change(image).tobytes(), name  # the same every time
 
 
 def test_order_of_rows_does_not_matter_to_faults(sound, tmp_path):

@@ -77,7 +77,8 @@ _STYLE = """
 .bars .bar{background:var(--accent,#b5562c);height:1em;min-width:1px;border-radius:2px}
 .bars .row{display:flex;gap:8px;align-items:center}.bars small{opacity:.7}
 .sheet td{padding:2px;text-align:center}.sheet img{width:96px;height:96px;object-fit:contain}
-.inside{font-weight:600}
+.inside{font-weight:600}.counts{width:auto}.counts td,.counts th{padding-right:2em}
+.ladder td small{white-space:normal;display:inline-block}
 """
 
 
@@ -158,16 +159,23 @@ def _scene_sections(data: DataFolder) -> list[tuple[str, str]]:
     boxes = [box for row in rows for box in row.boxes]
     per_image = Counter(str(len(row.boxes)) for row in rows)
     order = sorted(per_image, key=int)
+    seen = [100 * box.visible for box in boxes]
     return [
         ("Environments", bars(counted(Counter(row.environment or "unknown" for row in rows)))),
         ("Scene types", bars(counted(Counter(row.scene_type or "unknown" for row in rows)))),
         ("Severity and splits", _cross(rows)),
         ("Boxes an image", bars(Bar(n, per_image[n]) for n in order)),
+        ("Width of a box, % of the image", bars(shares(_widths(rows), range(0, 101, 10), "%"))),
+        ("Part of the object that is seen", bars(shares(seen, range(0, 101, 20), "%"))),
         ("COCO categories", bars(counted(Counter(b.coco or "no COCO category" for b in boxes)))),
         ("Object types", bars(counted(Counter(b.object_type for b in boxes)))),
         ("Materials", bars(counted(Counter(m for b in boxes for m in b.materials)))),
         ("Scenes", _scene_sheet(data)),
     ]
+
+
+def _widths(rows: Sequence[SceneExample]) -> list[float]:
+    return [min(100 * box.box[2] / row.width, 100.0) for row in rows for box in row.boxes]
 
 
 def _cross(rows: Sequence[Example | SceneExample]) -> str:
@@ -181,7 +189,22 @@ def _cross(rows: Sequence[Example | SceneExample]) -> str:
         for severity in SEVERITIES
         if any(counts[severity, s] for s in splits)
     )
-    return f"<table><thead><tr><th></th>{head}</tr></thead><tbody>{lines}</tbody></table>"
+    head = f"<thead><tr><th></th>{head}</tr></thead>"
+    return _scroll(f"<table class='counts'>{head}<tbody>{lines}</tbody></table>")
+
+
+def _scroll(table: str) -> str:
+    """A table that a narrow window scrolls sideways, instead of the whole page."""
+    return f"<div class='scroll'>{table}</div>"
+
+
+def shares(values: Iterable[float], edges: Sequence[float], unit: str = "") -> list[Bar]:
+    """A histogram as bars: how many values from each edge up to the next, the last one included."""
+    counts, _ = np.histogram(np.array(list(values), np.float64), np.array(edges))
+    return [
+        Bar(f"{low:g} to {high:g}{unit}", int(count))
+        for low, high, count in zip(edges, edges[1:], counts, strict=False)
+    ]
 
 
 def ladder(rows: Sequence[Example]) -> str:
@@ -211,8 +234,8 @@ def ladder(rows: Sequence[Example]) -> str:
         lines.append(f"<tr><th title='{escape(meaning)}'>{title}</th>{''.join(cells)}</tr>")
     head = "".join(f"<th>{level.name}</th>" for level in levels)
     note = "Median, middle 90%, and the share of images inside the paper's range."
-    return (
-        f"<p class='note'>{note}</p><table><thead><tr><th></th>{head}</tr></thead>"
+    return f"<p class='note'>{note}</p>" + _scroll(
+        f"<table class='ladder'><thead><tr><th></th>{head}</tr></thead>"
         f"<tbody>{''.join(lines)}</tbody></table>"
     )
 
@@ -246,7 +269,7 @@ def _sheet(data: DataFolder) -> str:
         for found in chosen
     ]
     head = "".join(f"<th>{s}</th>" for s in states)
-    return f"<table class='sheet'><tr><th></th>{head}</tr>{''.join(lines)}</table>"
+    return _scroll(f"<table class='sheet'><tr><th></th>{head}</tr>{''.join(lines)}</table>")
 
 
 def _scene_sheet(data: DataFolder) -> str:
@@ -261,7 +284,7 @@ def _scene_sheet(data: DataFolder) -> str:
         + "</tr>"
         for found in order[::step][:6]
     ]
-    return f"<table class='sheet'>{''.join(lines)}</table>"
+    return _scroll(f"<table class='sheet'>{''.join(lines)}</table>")
 
 
 def _cell(data: DataFolder, row: Any, wide: bool = False) -> str:
@@ -287,16 +310,16 @@ def _corruption_sheet(data: DataFolder) -> str:
             continue
         burnt = "".join(_cell(data, found[s]) for s in (PRISTINE, *LEVELS))
         spoiled = "".join(
-            f"<td><img src='{data_uri(change(pristine))}' alt='{name}' title='{name}'></td>"
+            f"<td><img src='{data_uri(change(pristine))}' alt=''><br><small>{name}</small></td>"
             for name, change in corruptions.CORRUPTIONS.items()
         )
         name = escape(found[PRISTINE].object_type.replace("_", " "))
         lines.append(f"<tr><th>{name}, fire</th>{burnt}</tr>")
         lines.append(f"<tr><th>{name}, corruption</th>{spoiled}</tr>")
     states = "".join(f"<th>{s}</th>" for s in (PRISTINE, *LEVELS))
-    kinds = ", ".join(corruptions.CORRUPTIONS)
-    return (
-        "<p class='note'>Common corruptions change how an intact object is recorded; fire changes "
-        f"the object (paper Figure 8). Corruptions from the left: {kinds}.</p>"
-        f"<table class='sheet'><tr><th></th>{states}</tr>{''.join(lines)}</table>"
+    note = (
+        "Common corruptions change how an intact object is recorded; fire changes the object "
+        "(paper Figure 8)."
     )
+    table = f"<table class='sheet'><tr><th></th>{states}</tr>{''.join(lines)}</table>"
+    return f"<p class='note'>{note}</p>{_scroll(table)}"
