@@ -12,7 +12,18 @@ from trace_jax.data import manifest
 from trace_jax.errors import UserError
 from trace_jax.runs import rendering, scenes
 from trace_jax.synthesis.procedural.render import SUPERSAMPLING
-from trace_jax.synthesis.procedural.scenes import SceneRequest, render_scene, scene, scene_type_of
+from trace_jax.synthesis.procedural.scenes import (
+    SceneRequest,
+    inventory,
+    layout,
+    places,
+    props,
+    render_scene,
+    room,
+    scene,
+    scene_type_of,
+    view,
+)
 from trace_jax.types import LEVELS, PRISTINE
 
 SMALL = {"width": 128, "height": 96}
@@ -87,6 +98,67 @@ def test_labels_are_the_vocabularys(pictures):
 def test_every_scene_type_once_before_any_twice():
     types = taxonomy.load().scene_types
     assert sorted(scene_type_of(k) for k in range(len(types))) == sorted(types)
+
+
+def test_a_render_depends_on_its_request_alone(pictures):
+    (again,) = render_scene(SceneRequest("sample", 0, **SMALL, severities=("L4",)))
+    severe = pictures[2]
+    assert np.array_equal(again.pixels, severe.pixels)
+    assert (again.boxes, again.caption, again.generation) == (
+        severe.boxes, severe.caption, severe.generation,
+    )  # fmt: skip
+    (other,) = render_scene(SceneRequest("sample", 0, 1, **SMALL, severities=("L4",)))
+    assert not np.array_equal(other.pixels, severe.pixels)
+
+
+@pytest.mark.parametrize("index", range(0, 30, 6))
+def test_layouts_hold_four_to_twelve_objects_in_their_place(index):
+    kind = taxonomy.load().scene_type_of[scene_type_of(index)]
+    rng = np.random.default_rng(index)
+    place = room.make_room(kind.name, kind.environment, rng)
+    shot = view.make_view(place, 192, 192, rng)
+    items = layout.arrange(place, shot, kind.name, "sample", 0, rng)
+    assert inventory.FEWEST <= len(items) <= inventory.MOST
+    for item in items:
+        assert abs(item.x) <= place.width / 2 and abs(item.y) <= place.depth / 2 + 0.3
+        if item.place == "floor":
+            assert item.height == 0.0 and item.support == -1
+        if item.support >= 0:
+            assert items[item.support].place == "floor"
+    floor = [item for item in items if item.place == "floor"]
+    for k, one in enumerate(floor):
+        for other in floor[:k]:
+            assert abs(one.x - other.x) > 0.2 or abs(one.y - other.y) > 0.2
+
+
+def test_scenes_meet_every_coco_category():
+    known = taxonomy.load()
+    rng = np.random.default_rng(0)
+    found = set()
+    for number in range(240):
+        found |= {
+            known.coco_of(name) for name in inventory.draw_types(scene_type_of(number), 9, rng)[:9]
+        }
+    assert found - {None} == set(known.coco_categories)
+
+
+def test_fire_is_worst_high_up_and_near_its_origin():
+    place = room.make_room("bedroom", "residential", np.random.default_rng(3))
+    here = np.tile(place.origin, (3, 1))
+    far = here + np.array([-np.sign(place.origin[0]) * place.width, 0, 0])
+    heights = np.array([0.1, 1.2, 2.2])
+    here[:, 2] = far[:, 2] = heights
+    near, away = room.hotness(place, here), room.hotness(place, far)
+    assert (near > away).all() and away[2] > away[0]
+    dark = [float(room.film(place, level).mean()) for level in range(5)]
+    assert dark == sorted(dark) and dark[0] > 0 and not room.film(place, None).any()
+
+
+def test_every_scene_type_has_a_place():
+    assert set(places.places()) == set(taxonomy.load().scene_types)
+    for place in places.places().values():
+        assert set(place.props) <= set(props.PROPS)
+        assert {*place.floor, *place.wall, place.ceiling} <= set(places.surfaces())
 
 
 def test_splits_share_no_identity():

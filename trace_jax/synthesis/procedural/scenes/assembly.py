@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from trace_jax.synthesis.procedural import patterns as pt
-from trace_jax.synthesis.procedural.camera import Camera, Light
+from trace_jax.synthesis.procedural.camera import Camera
 from trace_jax.synthesis.procedural.mesh import vertex_normals
 from trace_jax.synthesis.procedural.render import (
     SUPERSAMPLING,
@@ -18,6 +18,7 @@ from trace_jax.synthesis.procedural.render import (
     encode_srgb,
     shadow_map,
 )
+from trace_jax.synthesis.procedural.scenes.view import View
 from trace_jax.synthesis.procedural.shading import shade
 
 _SHADOW_MAP = 420
@@ -92,16 +93,18 @@ def merge(placed: Sequence[Placed]) -> tuple[Body, np.ndarray, np.ndarray]:
     return whole, owner, shadow
 
 
-def look(placed: Sequence[Placed], camera: Camera, light: Light, width: int, height: int) -> Seen:
-    """Draws the bodies; the picture is the middle band of the square that the camera sees.
+def look(placed: Sequence[Placed], view: View, film: np.ndarray, dim: float = 1.0) -> Seen:
+    """Draws the bodies as the view shows them.
 
     Args:
-      placed: everything, walls first.
-      camera: its focal length is in picture widths.
-      width, height: pixels; height at most width.
+      placed: everything, the place itself first.
+      view: its picture is the middle band of the square that the camera sees.
+      film: [V] of the place's points, how much smoke has darkened them, 0-1.
+      dim: how bright the light is.
     """
     body, owner_of, thrower = merge(placed)
-    wide = width * SUPERSAMPLING
+    camera, light = view.camera, view.light
+    wide = view.width * SUPERSAMPLING
     points = np.ascontiguousarray(body.points)
     rest = np.ascontiguousarray(body.rest, np.float32)
     state = np.ascontiguousarray(body.state, np.float32)
@@ -115,6 +118,10 @@ def look(placed: Sequence[Placed], camera: Camera, light: Light, width: int, hei
     clear = body.keep & front & glassy
     glass = draw(screen, body, margin, rest, clear, wide, True) if clear.any() else empty(wide)
     shadow = shadow_map(points, body, body.keep & thrower, light, _UNIT, _SHADOW_MAP)
+    nearest = np.where(glass[0] < opaque[0], glass[1], opaque[1])
+    owner = np.where(nearest >= 0, owner_of[np.maximum(nearest, 0)], -1).astype(np.int32)
+    smoked = _smoked(view, owner, opaque[1], opaque[2], body.faces, film)
+    plain = _spare(view, owner, opaque[1], glass[1])
     out = np.empty((wide, wide, 3))
     shade(
         *opaque,
@@ -135,30 +142,101 @@ def look(placed: Sequence[Placed], camera: Camera, light: Light, width: int, hei
         camera.eye,
         camera.axes,
         np.array([camera.focal, *camera.centre]),
-        np.array([*light.direction, light.key, light.ambient]),
+        np.array([*light.direction, light.key * dim, light.ambient * dim]),
         body.seed,
         out,
     )
-    nearest = np.where(glass[0] < opaque[0], glass[1], opaque[1])
-    owner = np.where(nearest >= 0, owner_of[np.maximum(nearest, 0)], -1).astype(np.int32)
-    top = (width - height) // 2 * SUPERSAMPLING
-    band = slice(top, top + height * SUPERSAMPLING)
-    small = out[band].reshape(height, SUPERSAMPLING, width, SUPERSAMPLING, 3).mean((1, 3))
+    band = _band(view)
+    out = out[band]
+    # Two samples of a pixel, or all four.
+    pair = out[::2, ::2] + out[1::2, 1::2]
+    others = out[::2, 1::2] + out[1::2, ::2]
+    small = np.where(plain[..., None], 0.5 * pair, 0.25 * (pair + others))
+    small *= view.tint * (_falloff(view) * (1 - smoked))[..., None]
     return Seen(encode_srgb(small), owner[band])
 
 
-def alone(one: Placed, camera: Camera, width: int, height: int) -> int:
+def _band(view: View) -> slice:
+    """Rows of the square's samples that are the picture."""
+    top = (view.width - view.height) // 2 * SUPERSAMPLING
+    return slice(top, top + view.height * SUPERSAMPLING)
+
+
+def _smoked(
+    view: View,
+    owner: np.ndarray,
+    face: np.ndarray,
+    weights: np.ndarray,
+    faces: np.ndarray,
+    film: np.ndarray,
+) -> np.ndarray:
+    """How much smoke darkens every pixel [H, W]: the film on the place, by one of its samples.
+
+    The shader's own soot breaks up at its edge, which suits objects; walls grade.
+    """
+    band = _band(view)
+    mine = [owner[band][k::SUPERSAMPLING, k::SUPERSAMPLING] == 0 for k in range(SUPERSAMPLING)]
+    out = np.zeros((view.height, view.width))
+    for k in range(SUPERSAMPLING):
+        here = mine[k]
+        corner = film[faces[face[band][k::SUPERSAMPLING, k::SUPERSAMPLING][here]]]
+        w = weights[band][k::SUPERSAMPLING, k::SUPERSAMPLING][here]
+        value = w[:, 0] * corner[:, 0] + w[:, 1] * corner[:, 1]
+        out[here] += value + (1 - w[:, 0] - w[:, 1]) * corner[:, 2]
+    return out / SUPERSAMPLING
+
+
+def _spare(view: View, owner: np.ndarray, face: np.ndarray, glass: np.ndarray) -> np.ndarray:
+    """Marks samples that need no shading as empty: those outside the picture, and one of two in
+    pixels that show nothing but the place; shading is most of the cost.
+
+    Returns:
+      Which pixels are shaded by two samples, bool [H, W].
+    """
+    band = _band(view)
+    outside = np.ones(len(owner), bool)
+    outside[band] = False
+    face[outside], glass[outside] = -1, -1
+    plain = np.ones((view.height, view.width), bool)
+    for j in range(SUPERSAMPLING):
+        for i in range(SUPERSAMPLING):
+            plain &= owner[band][j::SUPERSAMPLING, i::SUPERSAMPLING] == 0
+    for j, i in ((0, 1), (1, 0)):
+        face[band][j::SUPERSAMPLING, i::SUPERSAMPLING][plain] = -1
+        glass[band][j::SUPERSAMPLING, i::SUPERSAMPLING][plain] = -1
+    return plain
+
+
+def _falloff(view: View) -> np.ndarray:
+    """Brightness of every pixel [H, W]: lamps and lenses leave the corners darker."""
+    x = (np.arange(view.width) + 0.5) / view.width - 0.5
+    y = (np.arange(view.height) + 0.5 - view.height / 2) / view.width
+    return 1 - view.falloff * 2 * (x[None, :] ** 2 + y[:, None] ** 2)
+
+
+def alone(one: Placed, view: View) -> int:
     """Samples that a body would cover with nothing before it."""
     body, _, _ = merge([one])
-    wide = width * SUPERSAMPLING
-    screen = camera.project(body.points.astype(np.float64))
+    wide = view.width * SUPERSAMPLING
+    screen = view.camera.project(body.points.astype(np.float64))
     screen[:, :2] *= wide
-    keep = body.keep & _in_front(body.points, body.faces, camera)
+    keep = body.keep & _in_front(body.points, body.faces, view.camera)
+    if not keep.any():
+        return 0
+    band = _band(view)
+    # A buffer of its own box, moved by whole samples, covers the same ones.
+    seen = screen[body.faces[keep]].reshape(-1, 3)
+    x0, x1 = (int(np.clip(v, 0, wide)) for v in (seen[:, 0].min(), seen[:, 0].max() + 1))
+    y0, y1 = (
+        int(np.clip(v, band.start, band.stop)) for v in (seen[:, 1].min(), seen[:, 1].max() + 1)
+    )
+    if x1 <= x0 or y1 <= y0:
+        return 0
+    screen[:, :2] -= (x0, y0)
     margin = np.ascontiguousarray(body.state[:, 3], np.float32)
     rest = np.ascontiguousarray(body.rest, np.float32)
-    depth, _, _ = draw(screen, body, margin, rest, keep, wide, True)
-    top = (width - height) // 2 * SUPERSAMPLING
-    return int(np.isfinite(depth[top : top + height * SUPERSAMPLING]).sum())
+    depth, _, _ = draw(screen, body, margin, rest, keep, max(x1 - x0, y1 - y0), True)
+    return int(np.isfinite(depth[: y1 - y0, : x1 - x0]).sum())
 
 
 def _in_front(points: np.ndarray, faces: np.ndarray, camera: Camera) -> np.ndarray:

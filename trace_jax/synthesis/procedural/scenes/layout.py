@@ -1,8 +1,4 @@
-"""What stands where: objects of a scene type on the floor, on tables, on walls, under ceilings.
-
-Sizes follow the taxonomy's real ones, compressed: a fork of 20 cm is drawn at 28, a car of 4 m at
-2.7, since what covers a few pixels cannot be learnt from and what fills the picture hides the rest.
-"""
+"""What stands where: objects on the floor, on tables and worktops, on walls, under ceilings."""
 
 from __future__ import annotations
 
@@ -12,15 +8,24 @@ from collections.abc import Sequence
 import numpy as np
 
 from trace_jax import taxonomy
+from trace_jax.synthesis.procedural.scenes.inventory import (
+    FEWEST,
+    MOST,
+    draw_identity,
+    draw_types,
+    drawn_size,
+)
 from trace_jax.synthesis.procedural.scenes.room import Room
-from trace_jax.synthesis.procedural.world import Identity, Request, make_identity, type_order
+from trace_jax.synthesis.procedural.scenes.view import View
+from trace_jax.synthesis.procedural.world import Identity, Request, make_identity
 
-_MIDDLE, _SMALL_POWER, _LARGE_POWER = 0.55, 0.62, 0.55
-_TRIES = 60
+_TRIES = 40
+_WIDEST = 0.42  # of the picture, most that the middle 70% of an object fill
+_TALL = 0.62  # metres; what is taller stands along the walls, where it hides nothing
 # Types whose top carries things.
-_SUPPORTS = (
+_CARRIERS = (
     "table", "desk", "nightstand", "dresser", "bench", "washing_machine", "dishwasher", "oven",
-    "filing_cabinet", "bookshelf", "safe", "stool", "piano",
+    "filing_cabinet", "safe", "stool", "piano",
 )  # fmt: skip
 
 
@@ -34,7 +39,7 @@ class Item:
       scale: metres a unit. yaw: degrees. x, y: where it stands, metres.
       place: "floor", "surface", "wall" or "ceiling".
       support: number of the item it stands on, or -1.
-      height: of a wall or ceiling place, metres above the floor.
+      height: metres above the floor, of what stands on no other item.
     """
 
     identity: Identity
@@ -60,181 +65,198 @@ class Item:
         """Its height, metres."""
         return float(np.ptp(self.identity.mesh.points[:, 2]) * self.scale)
 
-
-def drawn_size(metres: float) -> float:
-    """Metres that an object of a real longest side is drawn at."""
-    power = _SMALL_POWER if metres < _MIDDLE else _LARGE_POWER
-    return _MIDDLE * (metres / _MIDDLE) ** power
+    @property
+    def middle(self) -> np.ndarray:
+        """Middle of its pristine box [3], metres."""
+        return np.array([self.x, self.y, self.height + self.tall / 2])
 
 
 def arrange(
-    room: Room,
-    scene_type: str,
-    series: str,
-    seed: int,
-    rng: np.random.Generator,
+    room: Room, view: View, scene_type: str, series: str, seed: int, rng: np.random.Generator
 ) -> list[Item]:
-    """Draws 4 to 12 objects and puts them where they do not run into each other.
+    """Draws 4 to 12 objects and puts them in sight, where they do not run into each other.
 
     Args:
-      room: the place.
+      room: the place. view: what the camera sees of it.
       scene_type: decides most of the types.
       series: stream of identities: those of one split meet in no other split's scenes.
       seed: of the world. rng: draws everything else.
     """
-    wanted = _types(scene_type, int(rng.integers(5, 14)), rng)
+    count = int(rng.integers(FEWEST + 3, MOST + 1))
+    names = draw_types(scene_type, count, rng)
     known = taxonomy.load().types
     items: list[Item] = []
-    # Big things first: they carry the small ones.
-    wanted.sort(key=lambda name: -known[name].size_m[1])
-    for name in wanted:
-        placements = known[name].placement
-        index = _index_of(name, rng)
+    # Big things first: they carry the small ones. The spare ones come last, if needed at all.
+    chosen = sorted(names[:count], key=lambda name: -known[name].size_m[1])
+    for name in (*chosen, *names[count:]):
+        if len(items) == count:
+            break
+        index = draw_identity(name, rng)
         identity = make_identity(Request(series, index, seed))
         metres = drawn_size(float(rng.uniform(*known[name].size_m)))
-        points = identity.mesh.points
-        scale = metres / max(float(np.ptp(points, axis=0).max()), 1e-6)
-        for place in _order(placements, items, rng):
-            item = _put(room, Item(identity, index, scale, 0.0, 0.0, 0.0, place), items, rng)
+        scale = metres / max(float(np.ptp(identity.mesh.points, axis=0).max()), 1e-6)
+        blank = Item(identity, index, scale, 0.0, 0.0, 0.0, "floor")
+        placements = known[name].placement
+        places = [placements[k] for k in rng.permutation(len(placements))]
+        # What belongs on a table stands on one if there is room; else it lies on the floor.
+        places.sort(key=lambda place: place != "surface")
+        for place in [*places, *(p for p in ("floor",) if p not in places)]:
+            item = _put(room, view, dataclasses.replace(blank, place=place), items, rng)
             if item is not None:
                 items.append(item)
                 break
-        if len(items) == 12:
-            break
     return items
 
 
-def _types(scene_type: str, count: int, rng: np.random.Generator) -> list[str]:
-    """Types of a scene: its usual ones, and some that COCO names, which detection is scored on."""
-    known = taxonomy.load()
-    row = known.scene_type_of[scene_type]
-    usual = [name for name in row.objects if name in type_order()]
-    fitting = [
-        name
-        for name in type_order()
-        if row.environment in known.types[name].environments and known.types[name].coco
-    ]
-    chosen = [usual[k] for k in rng.permutation(len(usual))[: max(3, round(0.6 * count))]]
-    others = [fitting[k] for k in rng.permutation(len(fitting))]
-    chosen += [name for name in others if name not in chosen][: max(count - len(chosen), 0)]
-    if rng.random() < 0.3 and chosen:
-        chosen.append(chosen[int(rng.integers(len(chosen)))])  # two of a kind
-    return chosen
+def _put(
+    room: Room, view: View, item: Item, items: Sequence[Item], rng: np.random.Generator
+) -> Item | None:
+    for attempt in range(_TRIES):
+        if item.place == "surface":
+            tried = _on_surface(room, item, items, rng)
+        elif item.place == "wall":
+            tried = _on_wall(room, item, items, rng)
+        elif item.place == "ceiling":
+            tried = _on_ceiling(room, item, items, rng)
+        else:
+            tried = _on_floor(room, item, items, rng, attempt < _TRIES // 2)
+        if tried is not None and _in_sight(view, tried, items):
+            return tried
+    return None
 
 
-def _index_of(name: str, rng: np.random.Generator) -> int:
-    order = type_order()
-    return order.index(name) + int(rng.integers(40)) * len(order)
-
-
-def _order(placements: Sequence[str], items: Sequence[Item], rng: np.random.Generator) -> list[str]:
-    """Places to try, a drawn one first; what finds no surface lies on the floor."""
-    found = [placements[k] for k in rng.permutation(len(placements))]
-    if "surface" in found and any(i.identity.object_type in _SUPPORTS for i in items):
-        found.remove("surface")
-        found.insert(0, "surface")
-    return [*found, *(p for p in ("floor",) if p not in found)]
-
-
-def _put(room: Room, item: Item, items: Sequence[Item], rng: np.random.Generator) -> Item | None:
-    if item.place == "surface":
-        return _on_surface(item, items, rng)
-    if item.place == "wall":
-        return _on_wall(room, item, items, rng)
-    if item.place == "ceiling":
-        return _on_ceiling(room, item, rng)
-    return _on_floor(room, item, items, rng)
+def _in_sight(view: View, item: Item, items: Sequence[Item]) -> bool:
+    """Whether most of it is in the picture, and does not fill it."""
+    lift = items[item.support].tall if item.support >= 0 else 0.0
+    hx, hy = item.half
+    corners = item.middle + np.array([[sx * hx, sy * hy, lift + sz * item.tall / 2]
+                                      for sx in (-0.7, 0.7) for sy in (-0.7, 0.7)
+                                      for sz in (-0.7, 0.7)])  # fmt: skip
+    span = np.ptp(view.camera.project(corners)[:, :2], axis=0)
+    if span[0] > _WIDEST or span[1] > _WIDEST * view.height / view.width:
+        return False
+    return sum(view.sees(corner, 0.0) for corner in corners) >= 6
 
 
 def _on_floor(
-    room: Room, item: Item, items: Sequence[Item], rng: np.random.Generator
+    room: Room, item: Item, items: Sequence[Item], rng: np.random.Generator, tidy: bool
 ) -> Item | None:
-    low = item.tall > 0.9
-    for attempt in range(_TRIES):
-        yaw = float(rng.uniform(-40, 40)) if rng.random() < 0.75 else float(rng.uniform(-150, 150))
-        tried = dataclasses.replace(item, yaw=yaw)
-        hx, hy = tried.half
-        reach_x, reach_y = room.width / 2 - hx - 0.03, room.depth / 2 - hy - 0.03
-        if reach_x <= 0 or reach_y <= -1.0:
-            return None
-        x = float(rng.uniform(-reach_x, reach_x))
-        front = max(-room.depth / 2 + 0.3, -reach_y)
-        y = float(rng.uniform(front, max(reach_y, front)))
-        if low and attempt < _TRIES // 2:
-            # Tall furniture stands along the walls, where it hides nothing.
-            y = max(y, reach_y - 0.25)
-        tried = dataclasses.replace(tried, x=x, y=y)
-        if all(_apart(tried, other) for other in items if other.place == "floor"):
-            return tried
-    return None
+    tall = item.tall > _TALL
+    along = int(rng.integers(4)) if tall and tidy else 3  # back, left or right wall, or free
+    if along < 3:
+        yaw = (0.0, 90.0, -90.0)[along] + float(rng.uniform(-10, 10))
+        if room.outdoor and along:
+            yaw = float(rng.uniform(-40, 40))
+    else:
+        wide = 40 if rng.random() < 0.7 else 150
+        yaw = float(rng.uniform(-wide, wide))
+    item = dataclasses.replace(item, yaw=yaw)
+    hx, hy = item.half
+    reach_x, reach_y = room.width / 2 - hx - 0.04, room.depth / 2 - hy - 0.04
+    if reach_x <= 0 or reach_y <= -0.6:
+        return None
+    x = float(rng.uniform(-reach_x, reach_x))
+    y = float(rng.uniform(min(-room.depth / 2 + 0.1, reach_y), reach_y))
+    if along in (1, 2) and not room.outdoor:
+        x = -reach_x if along == 1 else reach_x
+    elif tall and tidy:
+        y = reach_y - float(rng.uniform(0, 0.25))
+    item = dataclasses.replace(item, x=x, y=y)
+    if any(
+        abs(x - b.x) < hx + b.half_x and abs(y - b.y) < hy + b.half_y and item.tall > b.low
+        for b in room.blocks
+    ):
+        return None
+    floor = [other for other in items if other.place == "floor"]
+    return item if all(_apart(item, other) for other in floor) else None
 
 
 def _apart(a: Item, b: Item) -> bool:
     ax, ay = a.half
     bx, by = b.half
     # Footprints may just touch: a chair stands half under its table.
-    near = 0.82
+    near = 0.85
     return abs(a.x - b.x) > near * (ax + bx) or abs(a.y - b.y) > near * (ay + by)
 
 
-def _on_surface(item: Item, items: Sequence[Item], rng: np.random.Generator) -> Item | None:
-    supports = [
+def _on_surface(
+    room: Room, item: Item, items: Sequence[Item], rng: np.random.Generator
+) -> Item | None:
+    """On an item that carries things, or on a prop."""
+    carriers = [
         k
         for k, other in enumerate(items)
-        if other.place == "floor" and other.identity.object_type in _SUPPORTS and other.tall < 1.5
+        if other.place == "floor" and other.identity.object_type in _CARRIERS and other.tall < 1.3
     ]
-    for _ in range(_TRIES):
-        if not supports:
+    number = int(rng.integers(len(carriers) + len(room.tops))) if carriers or room.tops else -1
+    if number < 0:
+        return None
+    yaw = float(rng.uniform(-35, 35))
+    if number < len(carriers):
+        carrier = items[carriers[number]]
+        item = dataclasses.replace(item, yaw=carrier.yaw + yaw, support=carriers[number])
+        x, y, (cx, cy) = carrier.x, carrier.y, carrier.half
+        cx, cy = 0.82 * cx, 0.82 * cy
+    else:
+        top = room.tops[number - len(carriers)]
+        # Between boards only what fits below the next one.
+        above = [t.height for t in room.tops if (t.x, t.y) == (top.x, top.y)]
+        room_left = min((h - top.height for h in above if h > top.height), default=9.0)
+        if item.tall > room_left - 0.06:
             return None
-        number = supports[int(rng.integers(len(supports)))]
-        carrier = items[number]
-        yaw = carrier.yaw + float(rng.uniform(-35, 35))
-        tried = dataclasses.replace(item, yaw=yaw, support=number)
-        hx, hy = tried.half
-        cx, cy = carrier.half
-        rx, ry = 0.8 * cx - hx, 0.8 * cy - hy
-        if rx <= 0 or ry <= 0:
-            continue
-        tried = dataclasses.replace(
-            tried,
-            x=carrier.x + float(rng.uniform(-rx, rx)),
-            y=carrier.y + float(rng.uniform(-ry, ry)),
-        )
-        if all(_apart(tried, other) for other in items if other.support == number):
-            return tried
-    return None
+        item = dataclasses.replace(item, yaw=yaw, height=top.height)
+        x, y, cx, cy = top.x, top.y, top.half_x, top.half_y
+    hx, hy = item.half
+    rx, ry = cx - hx, cy - 0.85 * hy  # may stand out a little
+    if rx <= 0 or ry <= 0:
+        return None
+    item = dataclasses.replace(
+        item, x=x + float(rng.uniform(-rx, rx)), y=y + float(rng.uniform(-ry, ry))
+    )
+    near = [
+        other
+        for other in items
+        if other.place == "surface" and (other.support, other.height) == (item.support, item.height)
+    ]
+    return item if all(_apart(item, other) for other in near) else None
 
 
 def _on_wall(
     room: Room, item: Item, items: Sequence[Item], rng: np.random.Generator
 ) -> Item | None:
-    if room.outdoor and item.tall > room.height:
+    yaw = 0.0 if room.outdoor else (0.0, 0.0, 0.0, 90.0, -90.0)[int(rng.integers(5))]
+    item = dataclasses.replace(item, yaw=yaw)
+    hx, hy = item.half
+    reach_x, reach_y = room.width / 2 - hx - 0.02, room.depth / 2 - hy - 0.02
+    low, high = 0.85, min(room.height - 0.1, 2.2) - item.tall
+    if reach_x <= 0 or reach_y <= 0 or high < 0:
         return None
-    for _ in range(_TRIES):
-        hx, hy = dataclasses.replace(item, yaw=0.0).half
-        reach = room.width / 2 - hx - 0.1
-        if reach <= 0:
+    height = float(rng.uniform(min(low, high), high))
+    x, y = float(rng.uniform(-reach_x, reach_x)), reach_y
+    if yaw:
+        x, y = float(-np.sign(yaw) * reach_x), float(rng.uniform(-reach_y, reach_y))
+    item = dataclasses.replace(item, x=x, y=y, height=height)
+    top = height + item.tall
+    for b in room.blocks:
+        crossed = abs(x - b.x) < hx + b.half_x and abs(y - b.y) < hy + b.half_y + 0.05
+        if crossed and height < b.high and b.low < top:
             return None
-        low, high = 0.9, max(0.95, room.height - item.tall - 0.15)
-        tried = dataclasses.replace(
-            item,
-            yaw=0.0,
-            x=float(rng.uniform(-reach, reach)),
-            y=room.depth / 2 - hy - 0.02,
-            height=float(rng.uniform(low, high)) if item.tall < 1.0 else 0.0,
-        )
-        others = [o for o in items if o.place == "wall"]
-        if all(abs(tried.x - o.x) > hx + o.half[0] for o in others):
-            return tried
-    return None
+    for other in items:
+        standing = other.place != "ceiling" and other.support < 0
+        near = abs(x - other.x) < hx + other.half[0] and abs(y - other.y) < hy + other.half[1]
+        if standing and near and height < other.height + other.tall and other.height < top:
+            return None
+    return item
 
 
-def _on_ceiling(room: Room, item: Item, rng: np.random.Generator) -> Item | None:
-    if room.outdoor:
+def _on_ceiling(
+    room: Room, item: Item, items: Sequence[Item], rng: np.random.Generator
+) -> Item | None:
+    if room.outdoor or any(other.place == "ceiling" for other in items):
         return None
     return dataclasses.replace(
         item,
-        x=float(rng.uniform(-0.3, 0.3) * room.width),
-        y=float(rng.uniform(-0.1, 0.3) * room.depth),
-        height=max(room.height - item.tall - 0.02, 1.2),
+        x=float(rng.uniform(-0.35, 0.35) * room.width),
+        y=float(rng.uniform(-0.1, 0.4) * room.depth),
+        height=max(room.height - item.tall - 0.02, 1.0),
     )

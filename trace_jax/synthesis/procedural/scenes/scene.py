@@ -15,13 +15,19 @@ import numpy as np
 
 from trace_jax import taxonomy
 from trace_jax.synthesis.procedural import captions
-from trace_jax.synthesis.procedural.camera import Camera, Light, studio_light
 from trace_jax.synthesis.procedural.damage import OPACITY, Fire
 from trace_jax.synthesis.procedural.render import SUPERSAMPLING, Body
 from trace_jax.synthesis.procedural.scenes import debris
 from trace_jax.synthesis.procedural.scenes.assembly import Placed, alone, look
 from trace_jax.synthesis.procedural.scenes.layout import Item, arrange
-from trace_jax.synthesis.procedural.scenes.room import Room, hotness, make_room, room_body
+from trace_jax.synthesis.procedural.scenes.room import (
+    Room,
+    film,
+    hotness,
+    make_room,
+    room_body,
+)
+from trace_jax.synthesis.procedural.scenes.view import View, make_view
 from trace_jax.synthesis.procedural.undamaged import undamaged
 from trace_jax.synthesis.procedural.world import WORLD, Request, viewpoint
 from trace_jax.types import LEVELS, PRISTINE, SEVERITIES, SceneBox
@@ -31,6 +37,7 @@ _SERIES = {"train": 0, "val": 1, "test": 2, "pretrain": 3, "sample": 4}
 LEAST_PIXELS, LEAST_VISIBLE = 24, 0.12
 # An object next to the origin is one level worse than the scene, one far away one level better.
 _NEAR, _FAR = 0.75, 0.24
+_DIMMER = 0.045  # light lost a level: lamps have failed, panes are sooty
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +90,9 @@ def render_scene(request: SceneRequest) -> list[ScenePicture]:
     """Renders what is requested of one layout, in the order of the severities asked for."""
     kind = taxonomy.load().scene_type_of[scene_type_of(request.index)]
     rng = np.random.default_rng([WORLD, 1000, request.seed, _SERIES[request.series], request.index])
-    room = make_room(kind.environment, rng)
-    items = arrange(room, kind.name, request.series, request.seed, rng)
-    camera, light = _view(room, items, rng)
+    room = make_room(kind.name, kind.environment, rng)
+    view = make_view(room, request.width, request.height, rng)
+    items = arrange(room, view, kind.name, request.series, request.seed, rng)
     fires = _Fires(request, items)
     pieces = debris.scatter(room, rng)
     out = []
@@ -99,10 +106,9 @@ def render_scene(request: SceneRequest) -> list[ScenePicture]:
             placed.append(
                 Placed(debris.body(pieces, level, opacity, room.seed), 1.0, 0.0, (0, 0, 0))
             )
-        dim = 1.0 if level is None else 1.0 - 0.05 * level
-        lit = dataclasses.replace(light, key=light.key * dim, ambient=light.ambient * dim)
-        seen = look(placed, camera, lit, request.width, request.height)
-        boxes = _boxes(request, items, placed, levels, seen.owner, camera)
+        dim = 1.0 if level is None else 1.0 - _DIMMER * (level + 1)
+        seen = look(placed, view, film(room, level), dim)
+        boxes = _boxes(items, placed, levels, seen.owner, view)
         out.append(
             ScenePicture(
                 seen.pixels,
@@ -184,36 +190,12 @@ def _top(carrier: Placed, item: Item) -> float:
     return float(np.percentile(found, 92)) if len(found) else 0.0
 
 
-def _view(room: Room, items: Sequence[Item], rng: np.random.Generator) -> tuple[Camera, Light]:
-    """An inspection photograph: from the open side at eye height, 24 to 35 mm equivalent."""
-    yaw, pitch = np.radians(rng.uniform(-16, 16)), np.radians(rng.uniform(13, 22))
-    focal = float(rng.uniform(24, 35)) / 36.0
-    middle = np.array([0.0, 0.15 * room.depth, 0.55])
-    distance = max(0.5 * (room.width + 0.4) * focal / 0.5, 0.5 * room.depth + 1.3)
-    back = np.array([np.sin(yaw) * np.cos(pitch), -np.cos(yaw) * np.cos(pitch), np.sin(pitch)])
-    eye = middle + distance * back
-    # Never outside the side walls.
-    eye[0] = np.clip(eye[0], -room.width / 2 + 0.25, room.width / 2 - 0.25)
-    eye[2] = min(eye[2], room.height - 0.15) if not room.outdoor else max(eye[2], 1.2)
-    forward = middle - eye
-    forward /= np.linalg.norm(forward)
-    right = np.cross(forward, [0.0, 0.0, 1.0])
-    right /= np.linalg.norm(right)
-    axes = np.stack([right, np.cross(right, forward), forward])
-    camera = Camera(eye, axes, focal, np.zeros(2))
-    light = studio_light(
-        rng.uniform(-60, 60), rng.uniform(48, 66), rng.uniform(0.38, 0.62), rng.uniform(0.42, 0.56)
-    )
-    return camera, light
-
-
 def _boxes(
-    request: SceneRequest,
     items: Sequence[Item],
     placed: Sequence[Placed],
     levels: Sequence[int | None],
     owner: np.ndarray,
-    camera: Camera,
+    view: View,
 ) -> tuple[SceneBox, ...]:
     found = []
     known = taxonomy.load()
@@ -221,7 +203,7 @@ def _boxes(
         rows, columns = np.nonzero(owner == number)
         if len(rows) < LEAST_PIXELS * SUPERSAMPLING**2:
             continue
-        whole = alone(placed[number], camera, request.width, request.height)
+        whole = alone(placed[number], view)
         visible = min(len(rows) / max(whole, 1), 1.0)
         if visible < LEAST_VISIBLE:
             continue
