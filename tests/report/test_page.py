@@ -12,6 +12,8 @@ from support.results import make_results
 from trace_jax import report
 from trace_jax.errors import UserError
 from trace_jax.report.evaluation import Evaluation
+from trace_jax.runs import scoring
+from trace_jax.tasks import answers
 
 VOID = {"meta", "img", "br", "hr", "link", "input"}
 
@@ -164,3 +166,70 @@ def test_refuses_what_is_no_results_folder(tmp_path):
     (folder / "records.jsonl").write_text("{")
     with pytest.raises(UserError, match="not readable JSON lines"):
         Evaluation.read(folder)
+
+
+@pytest.fixture(scope="module")
+def answered(made, tmp_path_factory):
+    """The same results with answers: base says nothing useful, frm says the truth."""
+    root, folder, _, _ = made
+    out = tmp_path_factory.mktemp("answers") / "out"
+    shutil.copytree(folder, out)
+    queries = [r for r in Evaluation.read(folder).records if r["condition"] == "base"]
+    lines = []
+    for row in queries:
+        for condition in ("base", "frm"):
+            for task, words in (
+                ("material", "wood"),
+                ("description", "A chair made of wood, used for seating."),
+                ("damage", "heavy soot"),
+            ):
+                if condition == "base" and row["severity"] != "pristine" and task != "damage":
+                    words = "unclear remains"
+                lines.append(
+                    answers.line(
+                        answers.AnswerRecord(
+                            task, condition, row["path"], row["path"], row["identity"], "chair",
+                            row["group"], row["severity"], row["view"], row["draw"], ("wood",),
+                            ("seating",), words, 4, condition == "frm", "heavy soot",
+                        )
+                    )
+                )  # fmt: skip
+    (out / "answers.jsonl").write_bytes(b"".join(lines))
+    state = json.loads((out / "run.json").read_text(encoding="utf-8"))
+    state["meta"]["answers"] = {
+        "tasks": ["material", "description", "damage"], "gate": "query", "judge": "none",
+        "deepstack": "kept", "tokens_per_second": 31.0, "seconds": 1.0, "skipped": ["x.png: torn"],
+        "batch_size": 16,
+    }  # fmt: skip
+    (out / "run.json").write_text(json.dumps(state), encoding="utf-8")
+    scoring.score(out, resamples=50)
+    text = report.write(out).read_text(encoding="utf-8")
+    return out, text, Page(text)
+
+
+def test_answers_have_tables_sentences_and_dialogues(answered):
+    out, text, page = answered
+    words = " ".join(" ".join(page.words).split())
+    for needed in (
+        "Material micro-F1, %",
+        "Description score, %",
+        "Questions about the damage (gate “query”)",
+        "What it says",
+        "unclear remains",
+        "A chair made of wood, used for seating.",
+        "paper, Qwen3-VL-4B",
+        "x.png: torn",
+        "31 tokens a second",
+    ):
+        assert needed in words, needed
+    assert "answers.jsonl" in page.references and "answers" in page.ids
+    found = Evaluation.read(out)
+    assert found.row("material", "frm", "all", "micro_f1")["value"] == 1.0
+    markdown = (out / "results.md").read_text(encoding="utf-8")
+    assert "| paper, Qwen3-VL-4B | 36.00 | 39.24 | +3.2 |" in markdown
+    assert "Identity accuracy, %" in markdown
+
+
+def test_results_without_answers_show_none(made):
+    _, _, text, page = made
+    assert "answers" not in page.ids and "What it says" not in text

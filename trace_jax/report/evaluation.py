@@ -15,6 +15,7 @@ from trace_jax.types import LEVELS, PRISTINE
 ALL = "all"
 RESULTS_FILE = "results.json"
 RECORDS_FILE = "records.jsonl"
+ANSWERS_FILE = "answers.jsonl"
 
 # What a reader is told about each condition; names that are not here are FRMs under names of
 # their own and bring their description in meta["conditions"].
@@ -57,6 +58,7 @@ class Evaluation:
       meta: `results.json`'s "meta".
       rows: its "rows" and "groups" together, those of "rows" with group "all".
       records: lines of `records.jsonl`, empty where the file is missing.
+      answers: lines of `answers.jsonl`, likewise.
       conditions: in the order of the rows.
     """
 
@@ -64,6 +66,7 @@ class Evaluation:
     meta: Mapping[str, Any]
     rows: tuple[Mapping[str, Any], ...]
     records: tuple[Mapping[str, Any], ...]
+    answers: tuple[Mapping[str, Any], ...]
     conditions: tuple[Condition, ...]
 
     @classmethod
@@ -83,6 +86,7 @@ class Evaluation:
             meta=raw["meta"],
             rows=tuple(rows),
             records=tuple(_records(folder / RECORDS_FILE)),
+            answers=tuple(_records(folder / ANSWERS_FILE)),
             conditions=tuple(_conditions(raw["rows"], raw["meta"])),
         )
 

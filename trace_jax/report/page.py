@@ -11,8 +11,8 @@ import jinja2
 from markupsafe import Markup
 
 from trace_jax import files
-from trace_jax.report import figures, pictures, tables, words
-from trace_jax.report.evaluation import RECORDS_FILE, RESULTS_FILE, Evaluation
+from trace_jax.report import dialogues, figures, paper, pictures, tables, words
+from trace_jax.report.evaluation import ANSWERS_FILE, RECORDS_FILE, RESULTS_FILE, Evaluation
 
 PAGE_FILE = "report.html"
 MARKDOWN_FILE = "results.md"
@@ -22,6 +22,11 @@ _CHARTS = (
     ("retrieval", "r_at_1_gain", "R@1 gain over base, points", 100.0),
     ("feature_recovery", "mse", "mean squared error", 1.0),
     ("feature_recovery", "cosine", "mean token cosine", 1.0),
+    ("material", "micro_f1", "material micro-F1, %", 100.0),
+    ("description", "description_score", "description score, %", 100.0),
+    ("description", "identity_accuracy", "identity accuracy, %", 100.0),
+    ("function", "function_score", "function score, %", 100.0),
+    ("damage", "accuracy", "right about the damage, %", 100.0),
 )
 
 
@@ -97,14 +102,16 @@ def html(results: Evaluation) -> str:
         columns=pictures.severities_shown(results),
         sheet=sheet,
         charts=[Markup(chart) for chart in _charts(results)],
-        severity_tables={
-            task: [t for t in _severity_tables(results, task) if t]
-            for task in ("retrieval", "feature_recovery")
-        },
-        comparisons=[t for t in _comparisons(results) if t],
+        severity_tables=[
+            (title, found)
+            for task, title in tables.TASKS.items()
+            if (found := _severity_tables(results, task))
+        ],
+        comparisons=_comparisons(results),
         groups=tables.group_table(results),
-        paper=tables.paper_table(results),
-        paper_source=tables.PAPER["source"],
+        paper=paper.tables(results),
+        paper_source=paper.PAPER["source"],
+        dialogues=dialogues.shown(results, album),
         changes=changes,
         curves=_curves(results),
         facts=_facts(results.meta),
@@ -112,35 +119,36 @@ def html(results: Evaluation) -> str:
         missing=album.missing,
         downloads=[
             name
-            for name in (RESULTS_FILE, MARKDOWN_FILE, RECORDS_FILE)
+            for name in (RESULTS_FILE, MARKDOWN_FILE, RECORDS_FILE, ANSWERS_FILE)
             if (results.folder / name).is_file()
         ],
     )
 
 
-def _severity_tables(results: Evaluation, task: str) -> list[tables.Table | None]:
-    return [
+def _severity_tables(results: Evaluation, task: str) -> list[tables.Table]:
+    found = [
         tables.severity_table(results, own, metric) for own, metric in tables.METRICS if own == task
     ]
+    return [table for table in found if table]
 
 
-def _comparisons(results: Evaluation) -> list[tables.Table | None]:
-    return [
+def _comparisons(results: Evaluation) -> list[tables.Table]:
+    found = [
         tables.comparison_table(results, task, metric)
-        for task, metric in tables.METRICS
-        if metric != "r_at_5" and results.has(task, metric)
+        for task, metric in tables.HEADLINES
+        if results.has(task, metric)
     ]
+    return [table for table in found if table]
 
 
 def _tables(results: Evaluation) -> list[tables.Table]:
-    found = [
-        *_severity_tables(results, "retrieval"),
-        *_severity_tables(results, "feature_recovery"),
+    groups = tables.group_table(results)
+    return [
+        *(table for task in tables.TASKS for table in _severity_tables(results, task)),
         *_comparisons(results),
-        tables.group_table(results),
-        tables.paper_table(results),
+        *([groups] if groups else []),
+        *paper.tables(results),
     ]
-    return [table for table in found if table]
 
 
 def _charts(results: Evaluation) -> list[str]:
@@ -210,9 +218,27 @@ def _facts(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
             f"{100 * statistics['confidence']:.0f}% bootstrap by identity, "
             f"{statistics['resamples']} resamples, seed {statistics['seed']}",
         ),
+        *_answer_facts(meta),
         ("Time", ", ".join(f"{name} {value:.1f} s" for name, value in meta["seconds"].items())),
         ("Versions", versions),
         ("Machine", meta["machine"]),
+    ]
+
+
+def _answer_facts(meta: Mapping[str, Any]) -> list[tuple[str, str]]:
+    """How questions were asked, where any were."""
+    if "answers" not in meta:
+        return []
+    given = meta["answers"]
+    speed = given["tokens_per_second"]
+    pace = "" if speed is None else f", {speed:.0f} tokens a second"
+    return [
+        (
+            "Questions",
+            f"{', '.join(given['tasks'])}; gate {given['gate']}, judge {given['judge']}, DeepStack "
+            f"{given['deepstack']}; {given['batch_size']} images a call{pace}",
+        ),
+        *(("Not asked about", one) for one in given["skipped"]),
     ]
 
 

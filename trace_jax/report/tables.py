@@ -1,24 +1,60 @@
-"""Tables once, for HTML and Markdown alike: severity tables, paired tests, the paper's figures."""
+"""Tables once, for HTML and Markdown alike: severity tables and paired tests."""
 
 from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from trace_jax import files
-from trace_jax.report.evaluation import ALL, Condition, Evaluation
+from trace_jax.report.evaluation import ALL, Evaluation
 
-PAPER = files.read_json(Path(__file__).with_name("paper_figures.json"))
-
+TASKS = {
+    "retrieval": "Retrieval",
+    "feature_recovery": "Feature recovery",
+    "material": "Material recovery",
+    "description": "Pristine description",
+    "function": "Functional reasoning",
+    "damage": "Questions about the damage",
+}
 METRICS = {
     ("retrieval", "r_at_1"): ("R@1, %", "the right {target} comes first; higher is better"),
     ("retrieval", "r_at_5"): ("R@5, %", "it is among the first five; higher is better"),
     ("feature_recovery", "mse"): ("Mean squared error", "of tokens; lower is better"),
     ("feature_recovery", "cosine"): ("Mean token cosine", "higher is better"),
+    ("material", "micro_f1"): ("Material micro-F1, %", "of the named material classes"),
+    ("material", "unparseable"): ("Unreadable answers on materials, %", "counted as wrong"),
+    ("description", "description_score"): (
+        "Description score, %",
+        "mean of identity accuracy, material micro-F1 and function accuracy",
+    ),
+    ("description", "identity_accuracy"): ("Identity accuracy, %", "of the described object"),
+    ("description", "micro_f1"): ("Material micro-F1 of descriptions, %", ""),
+    ("description", "function_accuracy"): ("Function accuracy, %", "of the described use"),
+    ("function", "function_score"): (
+        "Function score, %",
+        "mean of the two micro-F1 below: what it was for, what restoring it takes",
+    ),
+    ("function", "function_f1"): ("Function micro-F1, %", ""),
+    ("function", "restoration_f1"): ("Restoration-material micro-F1, %", ""),
+    ("damage", "accuracy"): (
+        "Right answers about the damage, %",
+        "what can be seen now; recovery has nothing to add here and the gate keeps it out",
+    ),
 }
-_PERCENT = ("r_at_",)
+# The one metric of each task that stands for it: in paired tests, sentences and charts.
+HEADLINES = (
+    ("retrieval", "r_at_1"),
+    ("feature_recovery", "mse"),
+    ("feature_recovery", "cosine"),
+    ("material", "micro_f1"),
+    ("description", "description_score"),
+    ("description", "identity_accuracy"),
+    ("function", "function_score"),
+    ("damage", "accuracy"),
+)
+# Errors and cosines are printed as they are, everything else is a share, printed in percent.
+_PLAIN = ("mse", "cosine")
+_LOWER = ("mse", "unparseable")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -108,14 +144,16 @@ def comparison_table(results: Evaluation, task: str, metric: str) -> Table | Non
         cells = []
         for rival in rivals:
             one = results.comparison(task, condition.name, rival.name, ALL, metric)
-            cells.append(Cell("–") if one is None else _difference(metric, one, relative))
+            cells.append(Cell("–") if one is None else difference(metric, one, relative))
         lines.append(Line(condition.title, tuple(cells), condition.kind))
     if not lines or not rivals:
         return None
-    unit = {"r_at_1": "R@1, points", "mse": "MSE, relative", "cosine": "cosine"}
+    unit = METRICS[task, metric][0].replace(", %", ", points")
+    if relative:
+        unit += ", relative"
     heads = tuple(f"against {rival.title}" for rival in rivals)
     return Table(
-        f"Paired differences: {unit[metric] if metric in unit else metric}",
+        f"Paired differences: {unit}",
         "",
         ("Condition", *heads),
         tuple(lines),
@@ -164,47 +202,14 @@ def group_table(results: Evaluation) -> Table | None:
     )
 
 
-def paper_table(results: Evaluation) -> Table | None:
-    """Our changes against base beside the paper's, each with its place; none for real crops."""
-    if results.crops:  # other queries, another gallery
-        return None
-    hosts = list(dict.fromkeys(f["host"] for f in PAPER["figures"]))
-    shown = results.of_kind("frm")
-    lines = []
-    for (task, metric), (title, _) in METRICS.items():
-        cells = []
-        relative = metric == "mse"
-        for condition in shown:
-            one = results.comparison(task, condition.name, "base", ALL, metric)
-            cells.append(Cell("–") if one is None else _difference(metric, one, relative, p=False))
-        for host in hosts:
-            figure = next(
-                (
-                    f
-                    for f in PAPER["figures"]
-                    if (f["host"], f["task"], f["metric"]) == (host, task, metric)
-                ),
-                None,
-            )
-            cells.append(
-                Cell("–")
-                if figure is None
-                else Cell(signed(metric, figure["value"], relative), figure["place"])
-            )
-        unit = ", relative" if relative else ", points" if metric.startswith(_PERCENT) else ""
-        lines.append(Line(title.removesuffix(", %") + unit, tuple(cells)))
-    if not shown:
-        return None
-    names = {"clip": "paper, CLIP ViT-L/14", "siglip2": "paper, SigLIP2"}
-    heads = [f"{c.title}, this run" for c in shown] + [names.get(h, h) for h in hosts]
-    return Table(
-        "Changes against base", PAPER["note"], (f"Over {results.pooled}", *heads), tuple(lines)
-    )
+def is_share(metric: str) -> bool:
+    """Whether values are shares, printed in percent."""
+    return not metric.startswith(_PLAIN)
 
 
 def number(metric: str, value: float) -> str:
     """A value as printed: percent for recalls, three decimals for the rest."""
-    return f"{100 * value:.1f}" if metric.startswith(_PERCENT) else f"{value:.3f}"
+    return f"{100 * value:.1f}" if is_share(metric) else f"{value:.3f}"
 
 
 def signed(metric: str, value: float, relative: bool = False) -> str:
@@ -212,7 +217,7 @@ def signed(metric: str, value: float, relative: bool = False) -> str:
     scale, digits, unit = 1.0, 3, ""
     if relative:
         scale, digits, unit = 100.0, 1, "%"
-    elif metric.startswith(_PERCENT):
+    elif is_share(metric):
         scale, digits = 100.0, 1
     text = f"{value * scale:+.{digits}f}"
     if float(text) == 0:
@@ -233,7 +238,8 @@ def p_value(p: float) -> str:
     return "p<0.001" if p < 0.001 else f"p={p:.3f}"
 
 
-def _difference(metric: str, one: Mapping[str, Any], relative: bool, p: bool = True) -> Cell:
+def difference(metric: str, one: Mapping[str, Any], relative: bool, p: bool = True) -> Cell:
+    """A paired test as a cell: the difference, its interval and, where asked for, its p."""
     prefix = "relative" if relative else "difference"
     if one[prefix] is None:
         return Cell("–")
@@ -259,7 +265,7 @@ def _best(results: Evaluation, task: str, metric: str, severity: str) -> list[Ma
     ]
     if len(fair) < 2:
         return []
-    top = (min if metric == "mse" else max)(row["value"] for row in fair)
+    top = (min if metric in _LOWER else max)(row["value"] for row in fair)
     return [row for row in fair if number(metric, row["value"]) == number(metric, top)]
 
 
@@ -269,11 +275,6 @@ def _count(results: Evaluation, task: str, metric: str, severity: str) -> str:
     }
     low, high = min(counts), max(counts)
     return f"{low}" if low == high else f"{low}–{high}"
-
-
-def titles(conditions: list[Condition]) -> str:
-    """Titles in one phrase."""
-    return ", ".join(c.title for c in conditions)
 
 
 def _escape(text: str) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from trace_jax.report.evaluation import ALL, Condition, Evaluation
-from trace_jax.report.tables import number, signed
+from trace_jax.report.tables import HEADLINES, TASKS, number, signed
 from trace_jax.types import LEVELS, PRISTINE
 
 NOTICE = (
@@ -16,6 +16,10 @@ NOTICE = (
     "insurance purposes. {pictures}; check on data of your own before any use in the field. (After "
     "the paper's impact statement.)"
 )
+
+
+# Tasks answered in words about what an object was.
+ANSWERED = tuple(key for key in HEADLINES if key[0] in ("material", "description", "function"))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +61,7 @@ def setting(results: Evaluation) -> str:
 
 
 def cards(results: Evaluation) -> list[Card]:
-    """Three to six headline numbers."""
+    """The headline numbers, those of each FRM together."""
     found = []
     for frm in results.of_kind("frm"):
         base = results.row("retrieval", "base", ALL, "r_at_1")
@@ -83,6 +87,18 @@ def cards(results: Evaluation) -> list[Card]:
                     f"{signed('mse', mse['relative_high'], True)})",
                 )
             )
+        for task, metric in ANSWERED:
+            base = results.row(task, "base", ALL, metric)
+            own = results.row(task, frm.name, ALL, metric)
+            one = results.comparison(task, frm.name, "base", ALL, metric)
+            if base and own and one and metric != "identity_accuracy":
+                found.append(
+                    Card(
+                        f"{frm.title}: {TASKS[task].lower()}",
+                        f"{number(metric, base['value'])} → {number(metric, own['value'])}",
+                        f"{signed(metric, one['difference'])} points{_between(one)}",
+                    )
+                )
     return found
 
 
@@ -94,6 +110,7 @@ def story(results: Evaluation) -> list[tuple[str, list[str]]]:
             *_retrieval(results, frm),
             *_controls(results, frm),
             *_features(results, frm),
+            *_answers(results, frm),
             *_harm(results, frm),
         ]
         found.append((frm.title, own))
@@ -192,6 +209,30 @@ def _features(results: Evaluation, frm: Condition) -> list[str]:
     return [text + "."]
 
 
+def _answers(results: Evaluation, frm: Condition) -> list[str]:
+    """What answers in words gain, task by task, and what becomes of questions about the damage."""
+    parts = []
+    for task, metric in ANSWERED:
+        row = results.row(task, frm.name, ALL, metric)
+        one = results.comparison(task, frm.name, "base", ALL, metric)
+        if row and one:
+            parts.append(
+                f"{TASKS[task].lower()} {number(metric, row['value'])} "
+                f"({signed(metric, one['difference'])}{_between(one, ', 95%: ', '')}), "
+                f"{verdict(one['low'], one['high'], 'a clear gain', 'a clear loss')}"
+            )
+    found = [f"In words, against base: {'; '.join(parts)}."] if parts else []
+    damage = results.comparison("damage", frm.name, "base", ALL, "accuracy")
+    if damage:
+        gate = results.meta["answers"]["gate"]
+        found.append(
+            f"Questions about the damage (gate “{gate}”): "
+            f"{signed('accuracy', damage['difference'])} "
+            f"points{_between(damage)}."
+        )
+    return found
+
+
 def _harm(results: Evaluation, frm: Condition) -> list[str]:
     row = results.row("retrieval", frm.name, PRISTINE, "r_at_1_gain")
     own = results.row("retrieval", frm.name, PRISTINE, "r_at_1")
@@ -207,7 +248,8 @@ def _percent(row: Mapping[str, Any]) -> str:
     return f"{number('r_at_1', row['value'])}%"
 
 
-def _between(row: Mapping[str, Any]) -> str:
+def _between(row: Mapping[str, Any], opening: str = " (95%: ", end: str = ")") -> str:
+    """The interval of a share's change, in points."""
     if row["low"] is None:
         return ""
-    return f" (95%: {signed('r_at_1', row['low'])} to {signed('r_at_1', row['high'])})"
+    return f"{opening}{signed('r_at_1', row['low'])} to {signed('r_at_1', row['high'])}{end}"
