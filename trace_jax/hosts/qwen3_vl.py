@@ -11,29 +11,26 @@ import copy
 import dataclasses
 import math
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import jax
 import jax.numpy as jnp
-import numpy as np
 from flax import nnx
 from jaxtyping import Array, Bool, Float, Int
 
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.hosts import hub_config, text_decoder
 from trace_jax.hosts.base import ImageInputs, Params
-from trace_jax.hosts.prompts import Chat
-from trace_jax.hosts.qwen_images import QwenImages, block_order
+from trace_jax.hosts.merging import MergingHost
 from trace_jax.hosts.text_decoder import DecoderConfig, TextDecoder
 from trace_jax.hosts.vision_language import ImageTokens, VisionLanguageHost
-from trace_jax.nn.activations import ACTIVATIONS, gelu_exact
+from trace_jax.nn.activations import ACTIVATIONS
 from trace_jax.nn.embeddings import Embedding
 from trace_jax.nn.linear import Linear
-from trace_jax.nn.norms import LayerNorm
+from trace_jax.nn.mergers import Merger
 from trace_jax.nn.rope import axial_angles
 from trace_jax.nn.rotary_blocks import RotaryStackConfig, run_rotary_blocks, stacked_rotary_blocks
-from trace_jax.types import Features, TapSpec
+from trace_jax.types import Features
 
 # What transformers 5.24 assumes for keys a config.json leaves out.
 VISION_DEFAULTS: dict[str, Any] = {
@@ -159,41 +156,6 @@ def parse(config: Mapping[str, Any]) -> Qwen3VLConfig:
     )
 
 
-class Merger(nnx.Module):
-    """Groups of merge x merge tokens to one of the decoder's width.
-
-    Args:
-      width, outputs: of a token before and after.
-      group: tokens in a group.
-      norm_after: whether the norm comes after the grouping (DeepStack) or before.
-    """
-
-    def __init__(
-        self,
-        width: int,
-        outputs: int,
-        *,
-        group: int,
-        norm_after: bool,
-        dtype: jnp.dtype,
-        rngs: nnx.Rngs,
-    ) -> None:
-        wide = width * group
-        self.norm = LayerNorm(wide if norm_after else width, eps=_EPS, dtype=dtype)
-        self.fc1 = Linear(wide, wide, bias=True, dtype=dtype, rngs=rngs)
-        self.fc2 = Linear(wide, outputs, bias=True, dtype=dtype, rngs=rngs)
-        self.wide = wide
-        self.norm_after = norm_after
-
-    def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b m o"]:
-        if not self.norm_after:
-            x = self.norm(x)
-        x = x.reshape(x.shape[0], -1, self.wide)
-        if self.norm_after:
-            x = self.norm(x)
-        return self.fc2(gelu_exact(self.fc1(x)))
-
-
 def _stacked_mergers(config: Qwen3VLConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> Merger:
     @nnx.split_rngs(splits=len(config.deepstack))
     @nnx.vmap
@@ -202,7 +164,9 @@ def _stacked_mergers(config: Qwen3VLConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs)
             config.vision.width,
             config.text.width,
             group=config.merge**2,
+            norm="layer",
             norm_after=True,
+            eps=_EPS,
             dtype=dtype,
             rngs=rngs,
         )
@@ -219,7 +183,10 @@ class VisionTower(nnx.Module):
         self.patches = Linear(config.patch_values, width, bias=True, dtype=dtype, rngs=rngs)
         self.positions = Embedding(config.positions**2, width, dtype=dtype, rngs=rngs)
         self.blocks = stacked_rotary_blocks(config.vision, dtype=dtype, rngs=rngs)
-        self.merger = Merger(width, out, group=group, norm_after=False, dtype=dtype, rngs=rngs)
+        self.merger = Merger(
+            width, out, group=group, norm="layer", norm_after=False, eps=_EPS, dtype=dtype,
+            rngs=rngs,
+        )  # fmt: skip
         self.deepstack = (
             _stacked_mergers(config, dtype=dtype, rngs=rngs) if config.deepstack else None
         )
@@ -296,8 +263,8 @@ class Qwen3VLModel(nnx.Module):
         self.text = TextDecoder(config.text, dtype=dtype, rngs=rngs)
 
 
-class Qwen3VL(VisionLanguageHost):
-    """Host family `qwen3_vl`; see VisionLanguageHost.
+class Qwen3VL(MergingHost):
+    """Host family `qwen3_vl`; see VisionLanguageHost and MergingHost.
 
     `deepstack` is what becomes of the streams: "kept", as the tap made them (of a degraded image
     they are degraded), "recovered", the same but made by recoverers of their own (`with_stream`),
@@ -308,6 +275,7 @@ class Qwen3VL(VisionLanguageHost):
     taps = ("post_merger", "pre_merger", "deepstack_0", "deepstack_1", "deepstack_2")
     hub_id = "Qwen/Qwen3-VL-4B-Instruct"
     spatial = True
+    image_defaults = IMAGE_DEFAULTS
     model: Qwen3VLConfig
 
     def __init__(self, *, deepstack: str = "kept", **given: Any) -> None:
@@ -316,6 +284,11 @@ class Qwen3VL(VisionLanguageHost):
         self.deepstack = deepstack
         super().__init__(**given)
 
+    @staticmethod
+    def written_prompt(question: str, images: int) -> str:
+        pictures = "<|vision_start|><|image_pad|><|vision_end|>" * images
+        return f"<|im_start|>user\n{pictures}{question}<|im_end|>\n<|im_start|>assistant\n"
+
     @classmethod
     def parse(cls, config: Mapping[str, Any]) -> Qwen3VLConfig:
         return parse(config)
@@ -323,36 +296,6 @@ class Qwen3VL(VisionLanguageHost):
     @classmethod
     def module(cls, model: Qwen3VLConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> Qwen3VLModel:
         return Qwen3VLModel(model, dtype=dtype, rngs=rngs)
-
-    @classmethod
-    def companions(
-        cls,
-        model: Qwen3VLConfig,
-        preprocessor: Mapping[str, Any] | None,
-        tokenizer: Path | None,
-        lower_case: bool,
-    ) -> tuple[QwenImages, Chat]:
-        images = QwenImages(
-            preprocessor,
-            defaults=IMAGE_DEFAULTS,
-            patch=model.patch,
-            temporal=model.temporal,
-            merge=model.merge,
-        )
-        chat = Chat(
-            tokenizer,
-            image_token=model.image_token,
-            written=written_prompt,
-            vocabulary=model.text.vocab,
-        )
-        return images, chat
-
-    @property
-    def decoder(self) -> DecoderConfig:
-        return self.model.text
-
-    def token_counts(self, grids: np.ndarray) -> np.ndarray:
-        return np.prod(np.asarray(grids, np.int64).reshape(-1, 2), axis=-1)
 
     def apply_tap(self, params: Params, inputs: ImageInputs) -> Features:
         """Images to features.
@@ -423,45 +366,7 @@ class Qwen3VL(VisionLanguageHost):
         carry = {**features.carry, f"deepstack_{number}": stream.tokens}
         return features.replace(carry=carry)
 
-    def preprocess(self, images: Any) -> dict[str, np.ndarray]:
-        """PIL images to patches with their places; see QwenImages."""
-        inputs = self.preprocessor(images)
-        return {**inputs, **patch_places(inputs, self.model.merge)}
-
     def _stream_mask(self, features: Features) -> Array | None:
         if features.mask is None or self.spec.tap.name != "pre_merger":
             return features.mask
         return features.mask[:, :: self.model.merge**2]
-
-    def _stride(self, features: Features) -> int:
-        group = self.model.merge**2 if self.spec.tap.name == "pre_merger" else 1
-        return features.tokens.shape[1] // group
-
-    def _grid(self, inputs: ImageInputs) -> np.ndarray:
-        return np.asarray(inputs["grid"]) // self.model.merge
-
-    def _tap_spec(self, tap: str) -> TapSpec:
-        width = self.model.vision.width if tap == "pre_merger" else self.model.text.width
-        return TapSpec(tap, None, width)
-
-
-def patch_places(inputs: Mapping[str, np.ndarray], merge: int) -> dict[str, np.ndarray]:
-    """Where every patch of padded rows lies in its image.
-
-    Returns:
-      rows, columns: int32 [B, P], in merge-block order; real: bool [B, P], only where some image
-      has fewer patches than others.
-    """
-    count = inputs["patches"].shape[1]
-    rows, columns = block_order(inputs["grid"], count, merge)
-    sizes = np.prod(inputs["grid"], axis=-1)
-    places = {"rows": rows, "columns": columns}
-    if (sizes < count).any():
-        places["real"] = np.arange(count)[None, :] < sizes[:, None]
-    return places
-
-
-def written_prompt(question: str, images: int) -> str:
-    """The chat format of Qwen3-VL-Instruct, where a folder brings no template."""
-    pictures = "<|vision_start|><|image_pad|><|vision_end|>" * images
-    return f"<|im_start|>user\n{pictures}{question}<|im_end|>\n<|im_start|>assistant\n"

@@ -183,6 +183,22 @@ def block_order(grid: np.ndarray, count: int, merge: int) -> tuple[np.ndarray, n
     return rows, columns
 
 
+def patch_places(inputs: Mapping[str, np.ndarray], merge: int) -> dict[str, np.ndarray]:
+    """Where every patch of padded rows lies in its image.
+
+    Returns:
+      rows, columns: int32 [B, P], in merge-block order; real: bool [B, P], only where some image
+      has fewer patches than others.
+    """
+    count = inputs["patches"].shape[1]
+    rows, columns = block_order(inputs["grid"], count, merge)
+    sizes = np.prod(inputs["grid"], axis=-1)
+    places = {"rows": rows, "columns": columns}
+    if (sizes < count).any():
+        places["real"] = np.arange(count)[None, :] < sizes[:, None]
+    return places
+
+
 def patchify(
     pixels: Float[Array, "b h w 3"], *, patch: int, temporal: int, merge: int
 ) -> Float[Array, "b p v"]:

@@ -17,8 +17,8 @@ from trace_jax.data import manifest
 from trace_jax.data.pooling import mean_tokens
 from trace_jax.errors import UserError
 from trace_jax.hosts.prompts import arrange
-from trace_jax.hosts.qwen3_vl import Qwen3VL, patch_places
-from trace_jax.hosts.qwen_images import patchify
+from trace_jax.hosts.qwen3_vl import Qwen3VL
+from trace_jax.hosts.qwen_images import patch_places, patchify
 from trace_jax.metrics import retrieval
 from trace_jax.runs import questions
 from trace_jax.runs.pretrain import PretrainResult

@@ -1,0 +1,83 @@
+"""What the hosts with a Qwen-type tower share: patches in merge blocks, a merger, its two taps."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+
+from trace_jax.hosts.prompts import Chat
+from trace_jax.hosts.qwen_images import QwenImages, patch_places
+from trace_jax.hosts.text_decoder import DecoderConfig
+from trace_jax.hosts.vision_language import VisionLanguageHost
+from trace_jax.types import Features, TapSpec
+
+
+class MergingHost(VisionLanguageHost):
+    """A host whose tower gives merge x merge patches as one token of the decoder.
+
+    Its model config has `vision.width`, `text`, `patch`, `temporal`, `merge` and `image_token`; of
+    its taps only `pre_merger` lies before the merger.
+
+    Attributes:
+      image_defaults: constants of the published preprocessor_config.json.
+    """
+
+    image_defaults: ClassVar[Mapping[str, Any]]
+
+    @staticmethod
+    def written_prompt(question: str, images: int) -> str:
+        """The family's chat format, where a folder brings no template; see hosts.prompts.Chat."""
+        raise NotImplementedError
+
+    @classmethod
+    def companions(
+        cls,
+        model: Any,
+        preprocessor: Mapping[str, Any] | None,
+        tokenizer: Path | None,
+        lower_case: bool,
+    ) -> tuple[QwenImages, Chat]:
+        images = QwenImages(
+            preprocessor,
+            defaults=cls.image_defaults,
+            patch=model.patch,
+            temporal=model.temporal,
+            merge=model.merge,
+        )
+        chat = Chat(
+            tokenizer,
+            image_token=model.image_token,
+            written=cls.written_prompt,
+            vocabulary=model.text.vocab,
+        )
+        return images, chat
+
+    @property
+    def decoder(self) -> DecoderConfig:
+        return self.model.text
+
+    def token_counts(self, grids: np.ndarray) -> np.ndarray:
+        return np.prod(np.asarray(grids, np.int64).reshape(-1, 2), axis=-1)
+
+    def preprocess(self, images: Any) -> dict[str, np.ndarray]:
+        """PIL images to patches with their places: see QwenImages and `patch_places`."""
+        inputs = self.preprocessor(images)
+        return {**inputs, **patch_places(inputs, self.model.merge)}
+
+    @property
+    def _group(self) -> int:
+        """Tokens of the tap that give one token of the decoder."""
+        return self.model.merge**2 if self.spec.tap.name == "pre_merger" else 1
+
+    def _stride(self, features: Features) -> int:
+        return features.tokens.shape[1] // self._group
+
+    def _grid(self, inputs: Mapping[str, Any]) -> np.ndarray:
+        return np.asarray(inputs["grid"]) // self.model.merge
+
+    def _tap_spec(self, tap: str) -> TapSpec:
+        width = self.model.vision.width if tap == "pre_merger" else self.model.text.width
+        return TapSpec(tap, None, width)
