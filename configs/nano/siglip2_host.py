@@ -5,11 +5,11 @@
     bin/convert --host=siglip2_nano --weights=runs/train/siglip2_nano_host/host \\
         --dtype=bfloat16 --to=trace_jax/assets/siglip2_nano
 
-Cost: 1,800 steps of 128 pictures, 32 minutes on 2 cores (0.95 steps/s, 120 pictures/s), 3 GB of
+Cost: 1,500 steps of 128 pictures, 27 minutes on 2 cores (0.94 steps/s, 120 pictures/s), 3 GB of
 memory; a killed run goes on with the same command. Expect at the end, as the run prints: of 300
-instances never trained on, 94% found from a second view and 37% named by `encode_text` among 77
-types (chance 1.3%); of the validation identities of nano_trace, 91 / 87 / 77 / 57 / 24% found at
-L0 / L1 / L2 / L3 / L4 among 150.
+instances never trained on, 91% found from a second view and 22% named by `encode_text` among 189
+types (chance 0.5%); of the validation identities of nano_trace, 90 / 86 / 70 / 42 / 20% found at
+L0 / L1 / L2 / L3 / L4 among 189.
 
 No burnt object is shown to the host. The random views lay dark blotches, holes and warps on the
 renders, which resemble soot: they stand for the dirt and wear a web-scale host has met.
