@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from converters import audit, clip, folder, llava_onevision, qwen3_vl, siglip2
+from converters import audit, clip, folder, llava_onevision, qwen2_5_vl, qwen3_vl, siglip2
 from converters.leaves import flatten, unflatten
 from converters.rules import Piece, plan
 from converters.tensors import Checkpoint
@@ -26,6 +26,7 @@ from trace_jax.hosts.base import abstract_params, check_tap
 FAMILIES: dict[str, Callable[[Any], Family]] = {
     "clip": clip.family,
     "llava_onevision": llava_onevision.family,
+    "qwen2_5_vl": qwen2_5_vl.family,
     "qwen3_vl": qwen3_vl.family,
     "siglip2": siglip2.family,
 }

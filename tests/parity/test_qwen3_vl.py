@@ -42,29 +42,11 @@ def _inputs(host, sizes):
     return host.preprocess([tiny.picture(w, h, seed) for seed, (w, h) in enumerate(sizes)])
 
 
-def _packed(inputs):
-    """What the reference takes: all images' patches in one row after the other."""
-    counts = np.prod(inputs["grid"], axis=-1)
-    rows = np.concatenate([p[:n] for p, n in zip(inputs["patches"], counts, strict=True)])
-    grid = np.concatenate([np.ones((len(counts), 1), int), inputs["grid"]], axis=1)
-    return torch.from_numpy(rows), torch.from_numpy(grid.astype(np.int64))
-
-
-def _reference_text(model, host, text, grid):
-    ids = torch.from_numpy(text["ids"]).long()
-    return {
-        "input_ids": ids,
-        "attention_mask": torch.from_numpy(text["real"]).long(),
-        "mm_token_type_ids": (ids == tiny.IMAGE).int(),
-        "image_grid_thw": grid,
-    }
-
-
 @pytest.mark.parametrize("sizes", SIZES.values(), ids=SIZES)
 def test_tower_and_streams(pair, sizes):
     model, host = pair
     inputs = _inputs(host, sizes)
-    pixels, grid = _packed(inputs)
+    pixels, grid = tiny.packed(inputs)
     with torch.inference_mode():
         want = model.model.get_image_features(pixels, grid)
         states = model.model.visual(pixels, grid_thw=grid, output_hidden_states=True).hidden_states
@@ -96,11 +78,11 @@ def test_tower_and_streams(pair, sizes):
 def test_logits_positions_and_greedy_tokens(pair, sizes, lengths, images):
     model, host = pair
     inputs = _inputs(host, sizes)
-    pixels, grid = _packed(inputs)
+    pixels, grid = tiny.packed(inputs)
     prompts = tiny.ids_with_images(lengths, images)
     features = host.tap(inputs)
     text = host.arrange(features, prompts, images)
-    given = _reference_text(model, host, text, grid)
+    given = tiny.reference_text(text, grid)
     positions, delta = model.model.get_rope_index(
         given["input_ids"], given["mm_token_type_ids"], image_grid_thw=grid,
         attention_mask=given["attention_mask"],

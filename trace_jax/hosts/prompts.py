@@ -67,14 +67,24 @@ class Chat:
     @property
     def stop(self) -> tuple[int, ...]:
         """Ids that end an answer: generation_config.json's, else the config's."""
-        path = None if self.folder is None else self.folder / "generation_config.json"
-        found: Any = None
-        if path is not None and path.is_file():
-            settings = read_json(path)
-            found = settings["eos_token_id"] if "eos_token_id" in settings else None
+        found = self._generation("eos_token_id")
         if found is None:
             return self._stop
         return tuple(found) if isinstance(found, list) else (found,)
+
+    @property
+    def repetition_penalty(self) -> float:
+        """What transformers' `generate` would use: generation_config.json's, else 1."""
+        found = self._generation("repetition_penalty")
+        return 1.0 if found is None else float(found)
+
+    def _generation(self, key: str) -> Any:
+        """A setting of generation_config.json, None where it is not set."""
+        path = None if self.folder is None else self.folder / "generation_config.json"
+        if path is None or not path.is_file():
+            return None
+        settings = read_json(path)
+        return settings[key] if key in settings else None
 
     def text(self, question: str, images: int) -> str:
         """The whole prompt in words, one placeholder an image."""

@@ -237,7 +237,7 @@ class VisionLanguageHost(Host):
         max_new_tokens: int = 32,
         images: Sequence[int] | None = None,
         return_tokens: bool = False,
-        repetition_penalty: float = 1.0,
+        repetition_penalty: float | None = 1.0,
     ) -> list[str] | list[list[int]]:
         """Greedy answers.
 
@@ -245,13 +245,15 @@ class VisionLanguageHost(Host):
           features, prompts, images: as in `resume`.
           max_new_tokens: the most tokens of an answer.
           return_tokens: token ids instead of words: without padding, with the stop token.
-          repetition_penalty: see GreedySettings; 1 is the paper's protocol.
+          repetition_penalty: see GreedySettings; 1 is the paper's protocol. None: the one that the
+            checkpoint's generation_config.json names, which transformers' `generate` applies.
         """
         if not len(prompts):
             return []
         text = self.arrange(features, prompts, images)
-        stop = self.tokenizer.stop
-        settings = GreedySettings(max_new_tokens, stop, 0, repetition_penalty)
+        chat = self.tokenizer
+        penalty = chat.repetition_penalty if repetition_penalty is None else repetition_penalty
+        settings = GreedySettings(max_new_tokens, chat.stop, 0, penalty)
         if self.layerwise:
             decoder = self._merge(self.params).text
             prompt = self._prefill_by_layer(features, text)

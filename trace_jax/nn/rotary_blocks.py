@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jax.numpy as jnp
@@ -106,12 +107,27 @@ def stacked_rotary_blocks(
     return make(rngs)
 
 
+class Windows(NamedTuple):
+    """How most blocks of a windowed tower attend: among neighbours that follow each other.
+
+    Attributes:
+      size: tokens of a window; N is a multiple of it.
+      visible: which token may look at which in each window [B * N / size, size, size], or None.
+      whole: numbers of the blocks that attend over all N instead.
+    """
+
+    size: int
+    visible: Bool[Array, "w s s"] | None
+    whole: tuple[int, ...]
+
+
 def run_rotary_blocks(
     blocks: RotaryBlock,
     x: Float[Array, "b n d"],
     angles: Float[Array, "b n half"],
     visible: Bool[Array, "b n n"] | None,
     kept: Sequence[int] = (),
+    windows: Windows | None = None,
 ) -> tuple[Float[Array, "b n d"], Float[Array, "k b n d"]]:
     """Applies stacked blocks in order.
 
@@ -121,6 +137,7 @@ def run_rotary_blocks(
       angles: see nn.rope.axial_angles.
       visible: which token may look at which, or None.
       kept: numbers of blocks whose output is wanted besides.
+      windows: see Windows, or None: every block attends over all tokens.
 
     Returns:
       The last block's output, and the outputs of the `kept` blocks in that order.
@@ -132,15 +149,29 @@ def run_rotary_blocks(
     places = [kept.index(number) if number in kept else len(kept) for number in range(depth)]
     store = jnp.zeros((len(kept) + 1, *x.shape), x.dtype) if kept else jnp.zeros((0, *x.shape))
 
-    def step(carry: tuple[Array, Array], given: tuple[Any, Array]) -> tuple[Any, None]:
+    whole = [windows is None or number in windows.whole for number in range(depth)]
+
+    def over_all(params: Any, x: Array) -> Array:
+        return nnx.merge(graphdef, params)(x, angles, visible)
+
+    def in_windows(windows: Windows, params: Any, x: Array) -> Array:
+        split = lambda y: y.reshape(-1, windows.size, y.shape[-1])  # noqa: E731
+        inside = nnx.merge(graphdef, params)(split(x), split(angles), windows.visible)
+        return inside.reshape(x.shape)
+
+    def step(carry: tuple[Array, Array], given: tuple[Any, Array, Array]) -> tuple[Any, None]:
         x, store = carry
-        params, place = given
-        x = nnx.merge(graphdef, params)(x, angles, visible)
+        params, place, everywhere = given
+        if windows is None:
+            x = over_all(params, x)
+        else:
+            inside = functools.partial(in_windows, windows)
+            x = jax.lax.cond(everywhere, over_all, inside, params, x)
         if kept:
             store = jax.lax.dynamic_update_index_in_dim(store, x, place, axis=0)
         return (x, store), None
 
     (x, store), _ = jax.lax.scan(
-        step, (x, store), (stacked, jnp.asarray(places)), unroll=unroll(depth)
+        step, (x, store), (stacked, jnp.asarray(places), jnp.asarray(whole)), unroll=unroll(depth)
     )
     return x, store[: len(kept)].astype(x.dtype)
