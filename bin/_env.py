@@ -56,4 +56,8 @@ def main(function, arguments=False):
             return 130
 
     flags.FLAGS.set_default("logtostderr", True)
-    app.run(guarded)
+    try:
+        app.run(guarded)
+    except UserError as error:  # a config page is read while flags are
+        print("error: %s" % error, file=sys.stderr)
+        sys.exit(2)

@@ -10,49 +10,14 @@ import jax
 import numpy as np
 import pytest
 from ml_collections import ConfigDict
-from PIL import Image
+from support.toy_renders import SIDE, TYPES, VARIANTS, folder_of, picture
 
 import converters
 from trace_jax.data import manifest
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.runs import pretrain
 from trace_jax.train import instances, tokenizer
-from trace_jax.types import LEVELS, Example, PartMaterial
-
-SIDE, TYPES, VARIANTS, VIEWS = 32, 4, 6, 3
-
-
-def _picture(number: int, view: int) -> Image.Image:
-    rng = np.random.default_rng(number)
-    pixels = np.full((SIDE, SIDE, 3), 255, np.uint8)
-    top, size = 4 + view, 12 + 2 * (number % TYPES)
-    pixels[top : top + size, 6 : 6 + size // 2] = rng.integers(20, 220, 3)
-    return Image.fromarray(pixels)
-
-
-def _folder(folder: Path, split: str = "train", levels: tuple[str, ...] = ()) -> Path:
-    (folder / "images").mkdir(parents=True)
-    rows = []
-    for number in range(TYPES * VARIANTS):
-        kind = f"kind_{'abcd'[number % TYPES]}"
-        for view, severity in [(v, "pristine") for v in range(VIEWS)] + [(0, s) for s in levels]:
-            path = f"images/{number}_{view}_{severity}.png"
-            _picture(number, view).save(folder / path)
-            rows.append(
-                Example(
-                    path=path,
-                    identity=f"i{number}",
-                    object_type=kind,
-                    variant=f"v{number}",
-                    severity=severity,
-                    split=split,
-                    materials=(PartMaterial("body", ("wood", "steel")[number % 2]),),
-                    view=view,
-                    caption=f"a kind {'abcd'[number % TYPES]} of look {number % 3}.",
-                )
-            )
-    manifest.write(folder, manifest.DatasetInfo("objects", "toy", "1", ""), rows)
-    return folder
+from trace_jax.types import LEVELS
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -69,7 +34,7 @@ def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return _folder(tmp_path_factory.mktemp("toy") / "data")
+    return folder_of(tmp_path_factory.mktemp("toy") / "data")
 
 
 @pytest.fixture(scope="module")
@@ -118,7 +83,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(folder: Path, tmp_path: Path) -> 
 
 def test_the_written_clip_host_loads_and_has_learned(folder: Path, tmp_path: Path) -> None:
     config = _config("clip_host", folder)
-    watched = _folder(tmp_path / "watched", split="val", levels=LEVELS)
+    watched = folder_of(tmp_path / "watched", split="val", levels=LEVELS)
     config.data.watch = str(watched)
     result = _run(config, tmp_path / "run")
     assert result.folder
@@ -126,7 +91,7 @@ def test_the_written_clip_host_loads_and_has_learned(folder: Path, tmp_path: Pat
     # The watched levels repeat the pristine pictures, so each finds its own.
     assert result.metrics["watch_L0"] > 0.9
     host = converters.load_host("clip_nano", weights=str(result.folder))
-    features = host.tap(host.preprocess([_picture(0, 0)]))
+    features = host.tap(host.preprocess([picture(0, 0)]))
     assert features.tokens.shape == (1, 4, 16)
     assert host.encode_text(["a kind a of look 1."]).shape == (1, 128)
 
@@ -187,7 +152,7 @@ def test_captions_share_the_draws_with_templates(data: instances.Instances) -> N
 
 
 def test_unreadable_pictures_are_all_named(tmp_path: Path) -> None:
-    broken = _folder(tmp_path / "data")
+    broken = folder_of(tmp_path / "data")
     for name in ("0_0_pristine.png", "3_1_pristine.png"):
         (broken / "images" / name).write_bytes(b"nothing")
     with pytest.raises(FaultsError, match="2 found") as caught:

@@ -9,11 +9,13 @@ import jax
 import pytest
 
 import converters
-from configs.nano import qwen3_vl_frm
+from configs.nano import qwen3_vl_frm, qwen3_vl_taps
 from trace_jax import hosts, taxonomy
 from trace_jax.data import manifest
 from trace_jax.data.manifest import DatasetInfo
-from trace_jax.runs import answering, cache, evaluate, train
+from trace_jax.errors import UserError
+from trace_jax.runs import ablate, answering, cache, evaluate, train
+from trace_jax.runs.ablate import AblationConfig
 from trace_jax.tasks import answers
 from trace_jax.tasks.generation import GENERATION_TASKS
 from trace_jax.train import chat_tokenizer
@@ -158,3 +160,41 @@ def test_asking_goes_on_after_a_kill_and_can_be_narrowed(world, tmp_path, monkey
     evaluate.run(narrow, load_host=converters.load_host)
     rows = answers.read(tmp_path / "c" / "answers.jsonl")
     assert {r.identity for r in rows} == {"thing-2"} and {r.condition for r in rows} == {"base"}
+
+
+def test_table_nine_in_small(world, tmp_path, monkeypatch):
+    """Five trainings less two: a recovered stream, both taps; a second call does nothing anew."""
+    root, _ = world
+    monkeypatch.chdir(tmp_path)
+    page = qwen3_vl_taps.get_config()
+    assert AblationConfig.read(page).ends["No FRM"]["description/identity_accuracy"] == 32.69
+    page.page.epochs, page.page.evals_per_epoch = 1, 1
+    page.page.data.batch_size = page.page.data.val_batch_size = 8
+    page.page.host.weights = str(root / "host")
+    given = {"load_host": converters.load_host, "data": root / "data"}
+    table = ablate.run(page, weights=str(root / "host"), **given)
+    text = table.read_text(encoding="utf-8")
+    for title in ("No FRM", "DeepStack off", "DeepStack on", "FRM pre-merger", "Pristine ceiling"):
+        assert title in text
+    assert "| 36.54 |" in text and "| 72.90 |" in text
+    lines = json.loads((table.parent / "ablation.json").read_text())["rows"]
+    assert [line["run"] for line in lines] == ["", "post_merger", "post_merger", "pre_merger", ""]
+    # One retrieval for both treatments of the streams: it looks at the tap alone.
+    first = "retrieval/r_at_1"
+    assert lines[1]["cells"][first] == lines[2]["cells"][first]
+    asked = json.loads((table.parent / "eval/post_merger-recovered/results.json").read_text())
+    assert asked["meta"]["answers"]["deepstack"] == "recovered"
+    stamp = (table.parent / "train/stream_0/best/frm.json").stat().st_mtime_ns
+    ablate.run(page, weights=str(root / "host"), **given)
+    assert (table.parent / "train/stream_0/best/frm.json").stat().st_mtime_ns == stamp
+    assert table.read_text(encoding="utf-8") == text
+
+
+def test_streams_and_their_treatment_must_match(world, tmp_path):
+    root, frm = world
+    for changes in ({"deepstack": "recovered"}, {"streams": (str(frm),)}):
+        with pytest.raises(UserError, match="--deepstack=recovered takes 1, one --streams|fits other"):
+            evaluate.run(
+                config(root, frm, tmp_path, tasks=("material",), **changes),
+                load_host=converters.load_host,
+            )

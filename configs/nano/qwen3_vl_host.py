@@ -29,7 +29,7 @@ def get_config() -> ConfigDict:
             # Where the tower starts; "" for random.
             "tower": "siglip2_nano",
             # Rows of the vocabulary besides special tokens and whole questions.
-            "vocabulary": 900,
+            "vocabulary": 2000,
             "preprocessor": {"min_pixels": 96 * 96, "max_pixels": 96 * 96},
             "config": {
                 "model_type": "qwen3_vl",
@@ -76,8 +76,16 @@ def get_config() -> ConfigDict:
         # second questions about a pristine picture's (absent) damage.
         {"size": 24, "hard_types": 6, "same_view": 0.5, "burnt": 16, "calm": 0.3}
     )
-    config.loss = ConfigDict({"answer": 1.0, "pooled": 0.3})
+    config.loss = ConfigDict(
+        {
+            "answer": 1.0,
+            "pooled": 0.3,
+            "object_type": 0.3,
+            "material": 0.3,
+            "label_smoothing": 0.05,
+        }
+    )
     config.optim.lr = 1e-3
-    config.loop.steps = 2400
+    config.loop.steps = 2000
     config.loop.best_metric = "token_hit"
     return config

@@ -4,7 +4,7 @@ bin/cache_features
 bin/train --config=configs/nano/siglip2_demo.py
 
 The `frm` and `frm_plus` that ship were trained by configs/nano/siglip2_frm.py and
-siglip2_frm_plus.py on ten times as many identities; this one shows the same job at once.
+siglip2_frm_plus.py on nine times as many identities; this one shows the same job at once.
 """
 
 from __future__ import annotations

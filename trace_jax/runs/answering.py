@@ -83,6 +83,7 @@ def run(
     *,
     group_of: Callable[[str], str],
     plan: Mapping[str, Any],
+    streams: Sequence[Condition] = (),
     overwrite: bool = False,
 ) -> Answered:
     """Asks everything that is not answered yet.
@@ -95,6 +96,8 @@ def run(
       out: results folder.
       group_of: object type -> "hazard", "everyday" or "".
       plan: what else the answers depend on; another plan's answers are asked again.
+      streams: recoverers of the host's DeepStack streams, used wherever features are recovered;
+        () leaves the streams as the tap made them.
       overwrite: ask everything again.
 
     Raises:
@@ -107,9 +110,10 @@ def run(
         **plan,
         "gate": config.gate,
         "conditions": {c.name: c.sha256 for c in conditions},
+        "streams": [c.sha256 for c in streams],
     }
     done = _kept(path, out / _PLAN_FILE, whole_plan, overwrite)
-    asker = _Asker(config, host, dataset, conditions, group_of, config.batch_size)
+    asker = _Asker(config, host, dataset, conditions, streams, group_of)
     total = len(chosen) * len(conditions) * len(config.tasks)
     start, before = time.monotonic(), len(done)
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,12 +145,23 @@ def can_answer(host: str) -> bool:
 
 
 def open_host(
-    cache: FeatureCache, load_host: Callable[..., Any], weights: str | None, deepstack: str
+    cache: FeatureCache,
+    load_host: Callable[..., Any],
+    weights: str | None,
+    deepstack: str = "kept",
+    streams: int = 0,
 ) -> Any:
     """The host that a cache's features are of, at the same picture size.
 
+    Args:
+      cache: the features.
+      load_host: `converters.load_host`.
+      weights: folder or hub id, None for the host's own.
+      deepstack: what becomes of its streams: "kept", "recovered" or "dropped".
+      streams: how many recoverers of streams there are.
+
     Raises:
-      UserError: the weights are not those of the cache.
+      UserError: the weights are not those of the cache, or streams and recoverers do not match.
     """
     source = cache.source
     host = load_host(source.host, weights, tap=source.tap)
@@ -154,6 +169,16 @@ def open_host(
         raise UserError(
             f"{cache.folder}: its features are of other weights ({source.weights_hash[:12]}) than "
             f"{source.host}'s ({host.spec.weights_hash[:12]}). Give the same --weights."
+        )
+    own = len(host.model.deepstack) if hasattr(host, "with_deepstack") else 0
+    if (deepstack != "kept" or streams) and not own:
+        raise UserError(f"--deepstack={deepstack}: {source.host} has no DeepStack streams.")
+    if streams != (own if deepstack == "recovered" else 0):
+        wanted = f"{own}, one --streams=FOLDER a stream in order," if own else "no"
+        raise UserError(
+            f"--deepstack={deepstack} with {streams} FRMs of streams: --deepstack=recovered takes "
+            f"{wanted} and the other modes take none. Train them with "
+            "bin/train --config=configs/qwen3vl_deepstack.py:0, :1, ..."
         )
     if deepstack != "kept":
         host = host.with_deepstack(deepstack)
@@ -235,12 +260,12 @@ class _Asker:
         host: Any,
         dataset: Dataset,
         conditions: Sequence[Condition],
+        streams: Sequence[Condition],
         group_of: Callable[[str], str],
-        batch_size: int,
     ) -> None:
         self.config, self.host, self.dataset = config, host, dataset
-        self.conditions, self.group_of = conditions, group_of
-        self.batch_size = batch_size
+        self.conditions, self.streams, self.group_of = conditions, streams, group_of
+        self.batch_size = config.batch_size
         self.tokens = 0
         self.skipped: list[str] = []
 
@@ -294,11 +319,19 @@ class _Asker:
         plain: dict[str, list[list[int]]] = {}
         for condition in self.conditions:
             recovered = recover(features, condition, severity)
+            if condition.recover is not None:
+                recovered = self._with_streams(recovered, severity)
             for task in tasks:
                 if all((task.name, condition.name, e.path) in done for e in kept):
                     continue
                 found += self._ask(task, condition, kept, features, recovered, plain)
         return [r for r in found if r.key not in done]
+
+    def _with_streams(self, features: Features, severity: np.ndarray) -> Features:
+        for number, one in enumerate(self.streams):
+            stream = recover(self.host.stream(features, number), one, severity)
+            features = self.host.with_stream(features, number, stream)
+        return features
 
     def _ask(
         self,

@@ -121,6 +121,24 @@ def frm_condition(name: str, folder: Path, source: FeatureSource) -> Condition:
     )
 
 
+def stream_conditions(folders: Sequence[str], source: FeatureSource) -> list[Condition]:
+    """FRMs of a host's DeepStack streams, one a stream in order.
+
+    Args:
+      folders: the FRMs, each trained on the tap `deepstack_0`, `deepstack_1`, ...
+      source: whose main features are evaluated.
+
+    Raises:
+      UserError: a folder is no FRM, or its FRM fits another stream.
+    """
+    return [
+        frm_condition(
+            f"stream_{k}", Path(folder), dataclasses.replace(source, tap=f"deepstack_{k}")
+        )
+        for k, folder in enumerate(folders)
+    ]
+
+
 def control_conditions(fitted: Controls, origin: str) -> list[Condition]:
     """The fitted controls as conditions."""
     found = []

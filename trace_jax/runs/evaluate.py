@@ -66,7 +66,11 @@ class EvaluateConfig:
       only_ids: only these identities are asked about in words; () for all.
       gate: when a question's features are recovered, see runs.answering.
       judge: fallback for unresolved paraphrases, see tasks.judge: "none", "local" or "openai".
-      deepstack: what becomes of Qwen3-VL's streams: "kept" or "dropped".
+      deepstack: what becomes of Qwen3-VL's streams: "kept", "recovered" or "dropped".
+      streams: FRM folders of the streams in order, for "recovered".
+      finetuned: fine-tuned weights of a detector, a second host beside the frozen one.
+      finetuned_frm: its FRMs, as `frm`.
+      max_dets: detections a picture that count: 100 as COCO has it; RF-DETR's own code counts 500.
       overwrite: measure again what is there already.
       command: what the user typed, for the report.
     """
@@ -91,6 +95,10 @@ class EvaluateConfig:
     gate: str = "query"
     judge: str = "none"
     deepstack: str = "kept"
+    streams: tuple[str, ...] = ()
+    finetuned: str | None = None
+    finetuned_frm: tuple[str, ...] = ()
+    max_dets: int = 100
     overwrite: bool = False
     command: str = ""
 
@@ -125,7 +133,9 @@ def run(config: EvaluateConfig, *, load_host: Callable[..., Any]) -> Path:
     asked = tuple(name for name in names if name in tasks.GENERATION_TASKS)
     judge = Judge()
     if asked:
-        host = answering.open_host(cache, load_host, config.weights, config.deepstack)
+        host = answering.open_host(
+            cache, load_host, config.weights, config.deepstack, len(config.streams)
+        )
         meta["answers"] = _ask(config, asked, host, cache, data_folder, found, out)
         seconds["answering"] = meta["answers"]["seconds"]
         judge = answering.make_judge(config.judge, host, out)
@@ -162,6 +172,7 @@ def _ask(
         out,
         group_of=group_of,
         plan={"cache": _cache_hash(cache), "deepstack": config.deepstack},
+        streams=conditions.stream_conditions(config.streams, cache.source),
         overwrite=config.overwrite,
     )
     speed = answered.tokens / answered.seconds if answered.tokens else None
@@ -172,6 +183,7 @@ def _ask(
         "gate": config.gate,
         "judge": config.judge,
         "deepstack": config.deepstack,
+        "streams": list(config.streams),
         "tokens_per_second": speed,
         "seconds": answered.seconds,
         "skipped": answered.skipped,

@@ -24,8 +24,16 @@ from trace_jax.runs import questions
 from trace_jax.runs.pretrain import PretrainResult
 from trace_jax.runs.questions import Turn
 from trace_jax.runs.watch import Watch
-from trace_jax.train import augment, chat_tokenizer, instances, language, loop, optimizer
-from trace_jax.types import LEVELS
+from trace_jax.train import (
+    augment,
+    chat_tokenizer,
+    contrastive,
+    instances,
+    language,
+    loop,
+    optimizer,
+)
+from trace_jax.types import LEVELS, Example
 
 _EVALUATION_BATCH = 96
 
@@ -64,6 +72,9 @@ def run(
     burnt_pictures = instances.decode(fires, burnt, side, config.data.workers)
     first = {e.identity: e for e in reversed(dataset.examples) if e.severity not in LEVELS}
     pristine = [first[name] for name in data.identity]
+    _check_truth(dataset, pristine, lambda e: bool(e.functions and e.materials), "functions")
+    _check_truth(fires, burnt, lambda e: {"soot_coverage", "structural_integrity"} <= {*e.metrics},
+                 "metrics")  # fmt: skip
     turns = [
         [questions.about_origin(e) for e in pristine],
         [questions.about_damage(e) for e in pristine],
@@ -84,7 +95,9 @@ def run(
     watch = Watch(config.data.watch, side, probe.pooled)
     params = {
         "host": _start(host, config, load_host),
-        "heads": {"pooled": jnp.full((), jnp.log(10.0), jnp.float32)},
+        "heads": contrastive.init_heads(
+            jax.random.key(config.seed + 1), host.spec.tap.dim, len(data.types), len(data.materials)
+        ),
     }
     fitted = loop.fit(
         _loss(host, config, side),
@@ -114,6 +127,18 @@ def run(
     return PretrainResult(
         workdir, folder, fitted.status, fitted.step, metrics, fitted.steps_per_second
     )
+
+
+def _check_truth(
+    dataset: manifest.Dataset, rows: Sequence[Example], told: Callable[[Example], bool], what: str
+) -> None:
+    """Refuses rows that do not say what their answers are made of."""
+    silent = [e.path for e in rows if not told(e)]
+    if silent:
+        raise UserError(
+            f"{dataset.folder}: {len(silent)} rows have no {what} to make answers of, first "
+            f"{silent[0]}. bin/generate writes them."
+        )
 
 
 def _new_host(config: ConfigDict, turns: Sequence[Turn], workdir: Path) -> Qwen3VL:
@@ -258,6 +283,8 @@ class _Draw:
             "first": self._data.pictures[self._data.rows[chosen, first]],
             "second": self._data.pictures[self._data.rows[chosen, second]],
             "burnt": self._burnt[fires],
+            "object_type": self._data.object_type[chosen].astype(np.int32),
+            "material": self._data.material[chosen],
             **language.joined(parts),
         }
 
@@ -289,6 +316,9 @@ def _loss(host: Qwen3VL, config: ConfigDict, side: int) -> loop.LossFn:
         language.LanguageConfig(
             answer=page.answer,
             pooled=page.pooled,
+            object_type=page.object_type,
+            material=page.material,
+            label_smoothing=page.label_smoothing,
             mean=tuple(host.spec.preprocessing["image_mean"]),
             std=tuple(host.spec.preprocessing["image_std"]),
             views=augment.AugmentConfig(**_tuples(config.views)),
@@ -320,6 +350,7 @@ class _Probe:
         kinds = len(origin.ids) // len(data.identity)
         self._rows = held[:, None] * kinds + np.arange(kinds)  # [H, kinds]
         self._origin, self._stride = origin, grid**2
+        self._batch = min(_EVALUATION_BATCH, len(held))  # one compiled shape; a rest is left out
 
         def pooled(params: Any, pictures: jax.Array) -> jax.Array:
             pixels = (pictures.astype(jnp.float32) / 255.0 - mean) / std
@@ -351,11 +382,11 @@ class _Probe:
         own = np.arange(len(first))
         values = {"r_at_1": float(np.mean(retrieval.search(first, second, own).rank == 0))}
         hits = []
-        for start in range(0, len(self.first) - _EVALUATION_BATCH + 1, _EVALUATION_BATCH):
-            span = np.arange(start, start + _EVALUATION_BATCH)
+        for start in range(0, len(self.first) - self._batch + 1, self._batch):
+            span = np.arange(start, start + self._batch)
             for kind in range(self._rows.shape[1]):
                 text = self._origin.take(
-                    self._rows[span, kind], np.arange(_EVALUATION_BATCH), self._stride
+                    self._rows[span, kind], np.arange(self._batch), self._stride
                 )
                 hits.append(float(self._hits(params, self.first[span], text)))
         return values | {"token_hit": float(np.mean(hits)) if hits else float("nan")}

@@ -186,7 +186,7 @@ def make_loss(
         terms["caption"] = _caption_loss(
             params["host"], batch, embedding, encode_text, read_scale, config
         )
-        terms.update(_side_losses(heads, batch, tokens, pooled, config))
+        terms.update(side_losses(heads, batch, pooled, config.label_smoothing))
         terms["colour"] = _colour_loss(
             heads["colour"], tokens, jnp.concatenate([first_clean, second_clean])
         )
@@ -231,19 +231,28 @@ def _caption_loss(
     return 0.5 * (one(embedding[:half]) + one(embedding[half:]))
 
 
-def _side_losses(
+def side_losses(
     heads: Mapping[str, Any],
     batch: Mapping[str, Any],
-    tokens: Float[Array, "b n d"],
     pooled: Float[Array, "b d"],
-    config: ContrastiveConfig,
+    smoothing: float,
 ) -> dict[str, Array]:
+    """What linear heads on pooled tokens tell of the object: its type, its materials.
+
+    Args:
+      heads: of `init_heads`.
+      batch: `object_type` [B / 2], `material` [B / 2, classes] 0/1.
+      pooled: of both views of each instance, first views first.
+      smoothing: of the type's cross-entropy.
+
+    Returns:
+      `object_type` and `material`, losses in nats, and `type_hit`, a share.
+    """
     types = jnp.tile(batch["object_type"], 2)
     logits = pooled @ heads["object_type"]["kernel"] + heads["object_type"]["bias"]
     log_p = jax.nn.log_softmax(logits, axis=-1)
     right = jnp.take_along_axis(log_p, types[:, None], axis=-1)[:, 0]
-    smooth = config.label_smoothing
-    type_loss = -jnp.mean((1 - smooth) * right + smooth * jnp.mean(log_p, axis=-1))
+    type_loss = -jnp.mean((1 - smoothing) * right + smoothing * jnp.mean(log_p, axis=-1))
     present = jnp.tile(batch["material"], (2, 1))
     answers = pooled @ heads["material"]["kernel"] + heads["material"]["bias"]
     material_loss = -jnp.mean(

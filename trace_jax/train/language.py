@@ -2,7 +2,9 @@
 
 Every picture is encoded once and asked several questions. The loss is the cross-entropy of the
 answers' tokens; beside it two views of one instance are told from all other instances of the batch
-by their mean-pooled tap tokens, since retrieval (paper C.2) compares those.
+by their mean-pooled tap tokens, since retrieval (paper C.2) compares those, and linear heads,
+thrown away afterwards, read type and materials off them: a small decoder finds sooner what lies in
+the open.
 """
 
 from __future__ import annotations
@@ -17,7 +19,7 @@ import numpy as np
 from jaxtyping import Array, Float, Int, PRNGKeyArray
 
 from trace_jax.train import augment
-from trace_jax.train.contrastive import pair_loss
+from trace_jax.train.contrastive import pair_loss, side_losses
 
 Params = Any
 
@@ -27,13 +29,17 @@ class LanguageConfig:
     """Weights of the terms, and what the views are.
 
     Attributes:
-      answer, pooled: weights.
+      answer, pooled, object_type, material: weights.
+      label_smoothing: of the object type's cross-entropy.
       mean, std: the host's pixel normalisation.
       views: ranges of the random views of pristine pictures.
     """
 
     answer: float
     pooled: float
+    object_type: float
+    material: float
+    label_smoothing: float
     mean: tuple[float, float, float]
     std: tuple[float, float, float]
     views: augment.AugmentConfig
@@ -110,10 +116,11 @@ def make_loss(
       config: weights and views.
 
     Returns:
-      loss(params, batch, rng) -> (scalar, terms). `params` is {"host", "heads"}; `batch` holds
-      `first`, `second` uint8 [P, H, W, 3] (two renders of each pristine instance), `burnt` uint8
-      [F, H, W, 3] (asked about their damage only), and the fields of `Dialogue.take` for pictures
-      in the order first, second, burnt.
+      loss(params, batch, rng) -> (scalar, terms). `params` is {"host", "heads"}, heads as of
+      `contrastive.init_heads`; `batch` holds `first`, `second` uint8 [P, H, W, 3] (two renders of
+      each pristine instance), `object_type` [P] and `material` [P, classes] of theirs, `burnt`
+      uint8 [F, H, W, 3] (asked about their damage only), and the fields of `Dialogue.take` for
+      pictures in the order first, second, burnt.
     """
 
     def loss(
@@ -130,13 +137,15 @@ def make_loss(
         pooled = pool(features)[: 2 * half]
         terms: dict[str, Array] = {}
         terms["pooled"], terms["pooled_hit"] = pair_loss(
-            pooled[:half], pooled[half:], params["heads"]["pooled"]
+            pooled[:half], pooled[half:], params["heads"]["scales"]["pooled"]
         )
+        terms |= side_losses(params["heads"], batch, pooled, config.label_smoothing)
         text = {name: batch[name] for name in ("ids", "real", "slots")}
         text["positions"] = batch["positions"].swapaxes(0, 1)
         logits = answer(params["host"], features, text)
         terms["answer"], terms["token_hit"] = answer_loss(logits, batch["ids"], batch["answered"])
-        return config.answer * terms["answer"] + config.pooled * terms["pooled"], terms
+        names = ("answer", "pooled", "object_type", "material")
+        return jnp.asarray(sum(getattr(config, name) * terms[name] for name in names)), terms
 
     return loss
 
