@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from converters import audit, clip, folder, llava_onevision, qwen2_5_vl, qwen3_vl, siglip2
+from converters import audit, clip, folder, llava_onevision, qwen2_5_vl, qwen3_vl, rf_detr, siglip2
 from converters.leaves import flatten, unflatten
 from converters.rules import Piece, plan
 from converters.tensors import Checkpoint
@@ -28,6 +28,7 @@ FAMILIES: dict[str, Callable[[Any], Family]] = {
     "llava_onevision": llava_onevision.family,
     "qwen2_5_vl": qwen2_5_vl.family,
     "qwen3_vl": qwen3_vl.family,
+    "rf_detr": rf_detr.family,
     "siglip2": siglip2.family,
 }
 DTYPES = ("float32", "bfloat16", "float16")

@@ -42,6 +42,11 @@ TRANSPOSE = Transform("transpose", lambda x: x.T, lambda x: x.T, rows_to=1)
 # A learned query [1, 1, D] to [1, D].
 DROP_FIRST = Transform("drop first axis", lambda x: x[0], lambda x: x[None], rows_to=None)
 
+# torch keeps a convolution's kernel as [O, I, h, w], we as [h, w, I, O].
+CONVOLUTION = Transform(
+    "convolution", lambda x: x.transpose(2, 3, 1, 0), lambda x: x.transpose(3, 2, 0, 1), rows_to=3
+)
+
 
 def patch_kernel(patch: int, channels: int = 3) -> Transform:
     """torch's convolution kernel [O, C, p, p] to [p * p * C, O], for flattened NHWC patches."""

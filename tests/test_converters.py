@@ -205,7 +205,7 @@ def test_weights_of_another_model_are_refused(folder):
     ("change", "match"),
     [
         ({"vision_config": {"num_attention_heads": 5}}, "no multiple"),
-        ({"vision_config": {"hidden_act": "relu"}}, "hidden_act is 'relu'"),
+        ({"vision_config": {"hidden_act": "mish"}}, "hidden_act is 'mish'"),
         ({"vision_config": {"image_size": 30, "patch_size": 14}}, "no multiple of patch_size"),
         ({"vision_config": {"image_size": [28, 14]}}, "square"),
         ({"vision_config": "large"}, "not a section"),

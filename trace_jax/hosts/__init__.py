@@ -15,6 +15,7 @@ from trace_jax.hosts.clip import Clip
 from trace_jax.hosts.llava_onevision import LlavaOnevision
 from trace_jax.hosts.qwen2_5_vl import Qwen25VL
 from trace_jax.hosts.qwen3_vl import Qwen3VL
+from trace_jax.hosts.rf_detr import RfDetr
 from trace_jax.hosts.siglip2 import Siglip2
 from trace_jax.hosts.vision_language import VisionLanguageHost
 
@@ -55,6 +56,7 @@ HOSTS: dict[str, HostEntry] = {
     "qwen2_5_vl": HostEntry(Qwen25VL, None, lower_case=False),
     "qwen3_vl": HostEntry(Qwen3VL, None, lower_case=False),
     "qwen3_vl_nano": HostEntry(Qwen3VL, "qwen3_vl_nano", lower_case=False),
+    "rf_detr": HostEntry(RfDetr, None, lower_case=False),
     "siglip2_nano": HostEntry(Siglip2, "siglip2_nano", lower_case=True),
 }
 

@@ -351,8 +351,16 @@ def sealed(function: Callable[..., Output], *arrays: Any) -> Output:
     arrays = jax.lax.optimization_barrier(arrays)
     if jax.default_backend() != "cpu":
         return function(*arrays)
+
+    @jax.jit
+    def apart(*arrays: Any) -> Output:
+        # Only this call: functions called inside are inlined, as they are in `resume`. (Said in
+        # words: to JAX, no attribute means the one of the call around.)
+        with set_xla_metadata(inlineable="true"):
+            return function(*arrays)
+
     with set_xla_metadata(inlineable="false"):
-        return jax.jit(function)(*arrays)
+        return apart(*arrays)
 
 
 def unit(x: Float[Array, "*b e"]) -> Float[Array, "*b e"]:

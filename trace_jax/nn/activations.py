@@ -1,4 +1,4 @@
-"""The GELUs and SiLU under the names Hugging Face configs use. None is a default."""
+"""The GELUs, SiLU and ReLU under the names Hugging Face configs use. None is a default."""
 
 from __future__ import annotations
 
@@ -35,9 +35,15 @@ def silu(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
     return x * (0.5 * jnp.tanh(0.5 * x) + 0.5)
 
 
+def relu(x: Float[Array, "*s"]) -> Float[Array, "*s"]:
+    """max(x, 0); its gradient at 0 is 0."""
+    return jax.nn.relu(x)
+
+
 ACTIVATIONS: dict[str, Activation] = {
     "gelu": gelu_exact,
     "gelu_pytorch_tanh": gelu_tanh,
     "quick_gelu": quick_gelu,
+    "relu": relu,
     "silu": silu,
 }

@@ -92,8 +92,14 @@ class Attention(nnx.Module):
         self.causal = causal
 
     def __call__(
-        self, x: Float[Array, "b q d"], source: Float[Array, "b k d"]
+        self,
+        x: Float[Array, "b q d"],
+        source: Float[Array, "b k d"],
+        values: Float[Array, "b k d"] | None = None,
     ) -> Float[Array, "b q d"]:
-        """Queries from `x`, keys and values from `source` (x itself for self-attention)."""
-        query, key, value = self.query(x), self.key(source), self.value(source)
+        """Queries from `x`, keys from `source` (x itself for self-attention), values from `values`
+        or, where that is None, from `source` too.
+        """
+        query, key = self.query(x), self.key(source)
+        value = self.value(source if values is None else values)
         return self.out(attend(query, key, value, heads=self.heads, causal=self.causal))

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+import operator
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -32,6 +34,7 @@ class StackConfig:
       activation: a key of nn.activations.ACTIVATIONS.
       eps: LayerNorm epsilon.
       causal: whether attention is causal.
+      layer_scale: whether each branch is scaled channel by channel before it is added (DINOv2).
     """
 
     width: int
@@ -41,10 +44,21 @@ class StackConfig:
     activation: str
     eps: float
     causal: bool
+    layer_scale: bool = False
+
+
+class LayerScale(nnx.Module):
+    """A learned factor for each channel (CaiT, arXiv 2103.17239); it starts at 1."""
+
+    def __init__(self, width: int, *, dtype: jnp.dtype) -> None:
+        self.scale = nnx.Param(jnp.ones((width,), dtype))
+
+    def __call__(self, x: Float[Array, "*b d"]) -> Float[Array, "*b d"]:
+        return x * self.scale[...]
 
 
 class Block(nnx.Module):
-    """x + attention(norm1(x)), then x + mlp(norm2(x))."""
+    """x + attention(norm1(x)), then x + mlp(norm2(x)); branches may be scaled."""
 
     def __init__(self, config: StackConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
         self.norm1 = LayerNorm(config.width, eps=config.eps, dtype=dtype)
@@ -55,11 +69,22 @@ class Block(nnx.Module):
         self.mlp = Mlp(
             config.width, config.hidden, activation=config.activation, dtype=dtype, rngs=rngs
         )
+        scaled = config.layer_scale
+        self.scale1 = LayerScale(config.width, dtype=dtype) if scaled else None
+        self.scale2 = LayerScale(config.width, dtype=dtype) if scaled else None
 
-    def __call__(self, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]:
-        normal = self.norm1(x)
-        x = x + self.attention(normal, normal)
-        return x + self.mlp(self.norm2(x))
+    def __call__(self, x: Float[Array, "b n d"], joined: int = 1) -> Float[Array, "b n d"]:
+        """One block.
+
+        Args:
+          x: sequences.
+          joined: that many neighbours on the batch axis attend as one sequence; divides B.
+        """
+        normal = self.norm1(x).reshape(-1, joined * x.shape[1], x.shape[2])
+        change = self.attention(normal, normal).reshape(x.shape)
+        x = x + (change if self.scale1 is None else self.scale1(change))
+        change = self.mlp(self.norm2(x))
+        return x + (change if self.scale2 is None else self.scale2(change))
 
 
 def stacked_blocks(config: StackConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> Block:
@@ -81,6 +106,19 @@ def run_blocks(blocks: Block, x: Float[Array, "b n d"]) -> Float[Array, "b n d"]
 def collect_blocks(blocks: Block, x: Float[Array, "b n d"]) -> Float[Array, "l b n d"]:
     """What every one of the stacked blocks puts out, for parity tests block by block."""
     return _scan(blocks, x, collect=True)[1]
+
+
+def run_joined(
+    blocks: Block, x: Float[Array, "b n d"], joined: Sequence[int]
+) -> list[Float[Array, "b n d"]]:
+    """What the first len(joined) of the stacked blocks put out, each with its own `joined`."""
+    graphdef, stacked = nnx.split(blocks)
+    states = []
+    for number, count in enumerate(joined):
+        block = nnx.merge(graphdef, jax.tree.map(operator.itemgetter(number), stacked))
+        x = block(x, count)
+        states.append(x)
+    return states
 
 
 def unroll(depth: int) -> int:
