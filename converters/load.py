@@ -13,7 +13,7 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from converters import audit, clip, folder, llava_onevision, qwen2_5_vl, qwen3_vl, rf_detr, siglip2
+from converters import audit, clip, folder, llava_onevision, molmo2, qwen2_5_vl, qwen3_vl, rf_detr, siglip2
 from converters.leaves import flatten, unflatten
 from converters.rules import Piece, plan
 from converters.tensors import Checkpoint
@@ -26,6 +26,7 @@ from trace_jax.hosts.base import abstract_params, check_tap
 FAMILIES: dict[str, Callable[[Any], Family]] = {
     "clip": clip.family,
     "llava_onevision": llava_onevision.family,
+    "molmo2": molmo2.family,
     "qwen2_5_vl": qwen2_5_vl.family,
     "qwen3_vl": qwen3_vl.family,
     "rf_detr": rf_detr.family,

@@ -135,18 +135,65 @@ class Split:
 
 @dataclasses.dataclass(frozen=True)
 class Fuse:
-    """The leaf is several source tensors of equal shape side by side along one of its axes."""
+    """The leaf is several source tensors side by side along one of its axes.
+
+    Attributes:
+      keys: their keys.
+      axis: of the leaf.
+      transform: of each.
+      last: extent of the last one along that axis; None: all are equally large.
+    """
 
     keys: tuple[str, ...]
     axis: int
     transform: Transform = IDENTITY
+    last: int | None = None
 
     def pieces(self, leaf: Shape) -> Sequence[Piece]:
-        size = leaf[self.axis] // len(self.keys)
+        whole, count = leaf[self.axis], len(self.keys)
+        last = whole // count if self.last is None else self.last
+        size = (whole - last) // max(count - 1, 1)
         before = (slice(None),) * (self.axis % len(leaf))
         return [
-            Piece(key, 0, 1, (*before, slice(i * size, (i + 1) * size)), self.transform)
-            for i, key in enumerate(self.keys)
+            Piece(key, 0, 1, (*before, slice(i * size, i * size + part)), self.transform)
+            for i, (key, part) in enumerate(
+                zip(self.keys, [size] * (count - 1) + [last], strict=True)
+            )
+        ]
+
+
+@dataclasses.dataclass(frozen=True)
+class Cut:
+    """The leaf is several of `parts` equal parts of a source tensor's first axis, e.g. the queries
+    of a fused projection whose keys and values have fewer heads.
+
+    Attributes:
+      key: source key.
+      first, count: which parts.
+      parts: of how many.
+      axis: the leaf's axis along which they lie.
+      transform: of each part.
+    """
+
+    key: str
+    first: int
+    count: int
+    parts: int
+    axis: int
+    transform: Transform = IDENTITY
+
+    def pieces(self, leaf: Shape) -> Sequence[Piece]:
+        size = leaf[self.axis] // self.count
+        before = (slice(None),) * (self.axis % len(leaf))
+        return [
+            Piece(
+                self.key,
+                self.first + i,
+                self.parts,
+                (*before, slice(i * size, (i + 1) * size)),
+                self.transform,
+            )
+            for i in range(self.count)
         ]
 
 
@@ -154,7 +201,7 @@ class Fuse:
 class Stack:
     """The leaf's leading axis runs over equal blocks; `rule`'s keys hold "{}" for the number."""
 
-    rule: Take | Split | Fuse
+    rule: Take | Split | Fuse | Cut
 
     def pieces(self, leaf: Shape) -> Sequence[Piece]:
         return [

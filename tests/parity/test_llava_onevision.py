@@ -157,6 +157,13 @@ def test_placeholders_are_as_many_as_the_towers_tokens(pair, size, grid):
     assert int((text["ids"] == rice.IMAGE).sum()) == shapes.tokens.shape[1] == grid[0] * grid[1]
 
 
+def test_448_pixels_give_256_tokens(pair):
+    _, _, folder = pair
+    for tap, tokens in (("post_merger", 256), ("pre_merger", 1024)):
+        host = converters.load_host("llava_onevision", folder, tap=tap)
+        assert host.at_size(host.default_size).spec.tap.tokens == tokens
+
+
 def test_names_of_the_module_tree_are_read_too(pair, tmp_path):
     model, host, folder = pair
     other = converters.load_host("llava_onevision", model.save(tmp_path, nested=True))

@@ -123,6 +123,8 @@ def arrange(
     tokens_of: Callable[[np.ndarray], np.ndarray],
     stride: int,
     spatial: bool,
+    words_of: Callable[[np.ndarray], np.ndarray] | None = None,
+    token: int | None = None,
 ) -> dict[str, np.ndarray]:
     """Prompts as the arrays that prefill takes.
 
@@ -135,6 +137,9 @@ def arrange(
       tokens_of: grids [n, 2] to the number of tokens of each.
       stride: places that the features hold for each image.
       spatial: whether image tokens have row and column positions (mrope), or count on like text.
+      words_of: an image's grid to the ids that stand for it, where there are more than its tokens
+        (Molmo2's markers); a prompt then has one placeholder an image.
+      token: which of those ids is a token of the image; None: the placeholder's.
 
     Returns:
       ids int32 [B, L], padded on the left; real bool [B, L]; slots int32 [B, L], which row of the
@@ -152,11 +157,17 @@ def arrange(
             "Say how many each has with images=[...]."
         )
     counts = np.asarray(tokens_of(grids), np.int64).reshape(-1)
+    token = chat.image_token if token is None else token
+    words = [
+        np.full(count, token, np.int32) if words_of is None else words_of(grid)
+        for grid, count in zip(grids, counts, strict=True)
+    ]
     filled = []
     first = 0
     for row, number in zip(rows, found, strict=True):
         span = slice(first, first + number)
-        filled.append(_fill(chat, row, grids[span], counts[span], first * stride, stride, spatial))
+        places = grids[span] if spatial else None
+        filled.append(_fill(chat, row, places, words[span], token, first * stride, stride))
         first += number
     longest = max((len(row[0]) for row in filled), default=0)
     length = -(-max(longest, 1) // _BUCKET) * _BUCKET
@@ -201,13 +212,13 @@ def _runs(row: Sequence[int], token: int) -> int:
 def _fill(
     chat: Chat,
     row: Sequence[int],
-    grids: np.ndarray,
-    counts: np.ndarray,
+    grids: np.ndarray | None,
+    words: Sequence[np.ndarray],
+    token: int,
     start: int,
     stride: int,
-    spatial: bool,
 ) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """One prompt with as many placeholders as image tokens: ids, slots, positions [3, L]."""
+    """One prompt with its images' words in their places: ids, slots, positions [3, L]."""
     ids: list[int] = []
     slots: list[int] = []
     parts: list[np.ndarray] = []
@@ -220,27 +231,28 @@ def _fill(
             at += 1
             index += 1
             continue
-        if image >= len(counts):
-            raise UserError(f"a prompt has more image placeholders than its {len(counts)} images")
-        count = int(counts[image])
+        if image >= len(words):
+            raise UserError(f"a prompt has more image placeholders than its {len(words)} images")
+        own = words[image] == token
+        count = int(own.sum())
         given = 1
         while index + given < len(row) and row[index + given] == chat.image_token:
             given += 1
         # One placeholder an image, or one a token; images may follow each other directly.
-        taken = count if given >= count else 1
-        ids += [chat.image_token] * count
-        slots += range(start + image * stride, start + image * stride + count)
-        if spatial:
+        taken = count if given >= count and token == chat.image_token else 1
+        ids += words[image].tolist()
+        slots += np.where(own, start + image * stride + np.cumsum(own) - 1, -1).tolist()
+        if grids is not None:
             down, across = (int(n) for n in grids[image])
             places = np.indices((down, across)).reshape(2, -1)
             parts.append(at + np.concatenate([np.zeros((1, count), int), places]))
             at += max(down, across)
         else:
-            parts.append(np.broadcast_to(at + np.arange(count), (3, count)))
-            at += count
+            parts.append(np.broadcast_to(at + np.arange(len(own)), (3, len(own))))
+            at += len(own)
         image += 1
         index += taken
-    if image != len(counts):
-        raise UserError(f"a prompt has {image} image placeholders for its {len(counts)} images")
+    if image != len(words):
+        raise UserError(f"a prompt has {image} image placeholders for its {len(words)} images")
     positions = np.concatenate(parts, axis=1) if parts else np.zeros((3, 0), int)
     return np.asarray(ids, np.int32), np.asarray(slots, np.int32), positions.astype(np.int32)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import abc
 import copy
 import dataclasses
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, Self
 
 import jax
@@ -61,11 +61,16 @@ class VisionLanguageHost(Host):
       added: whether image tokens are added to their placeholders' embeddings (Molmo2), not put in
         their place.
       spatial: whether image tokens have row and column positions (mrope).
+      image_words: an image's grid to all ids that stand for it, where a prompt has more of them
+        than its tokens' (Molmo2's markers), or None.
+      patch_token: id of one image token, where it is another than the placeholder's, or None.
     """
 
     tokenizer: Chat
     added = False
     spatial = False
+    image_words: Callable[[np.ndarray], np.ndarray] | None = None
+    patch_token: int | None = None
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -193,6 +198,8 @@ class VisionLanguageHost(Host):
             tokens_of=self.token_counts,
             stride=stride,
             spatial=self.spatial,
+            words_of=self.image_words,
+            token=self.patch_token,
         )
 
     def resume(
