@@ -13,7 +13,17 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from converters import audit, clip, folder, llava_onevision, molmo2, qwen2_5_vl, qwen3_vl, rf_detr, siglip2
+from converters import (
+    audit,
+    clip,
+    folder,
+    llava_onevision,
+    molmo2,
+    qwen2_5_vl,
+    qwen3_vl,
+    rf_detr,
+    siglip2,
+)
 from converters.leaves import flatten, unflatten
 from converters.rules import Piece, plan
 from converters.tensors import Checkpoint
