@@ -7,6 +7,7 @@ import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import jax
@@ -27,7 +28,7 @@ from converters import (
 from converters.leaves import flatten, unflatten
 from converters.rules import Piece, plan
 from converters.tensors import Checkpoint
-from converters.towers import Family
+from converters.towers import Archive, Family
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.files import read_json
 from trace_jax.hosts import Host, bind, lookup
@@ -42,6 +43,8 @@ FAMILIES: dict[str, Callable[[Any], Family]] = {
     "rf_detr": rf_detr.family,
     "siglip2": siglip2.family,
 }
+# Families whose publishers give away single files; they are loaded from those too.
+ARCHIVES: dict[str, Callable[[Path], Archive]] = {"rf_detr": rf_detr.archive}
 DTYPES = ("float32", "bfloat16", "float16")
 
 # Buffers handed to XLA at this alignment are adopted on a CPU without a copy.
@@ -120,7 +123,8 @@ def load_host(
     Args:
       name: registered host name.
       weights: folder in Hugging Face layout (single or sharded safetensors of any float dtype),
-        hub id, or None: the host's asset or published hub id.
+        hub id, or None: the host's asset or published hub id. Families in ARCHIVES take their
+        publisher's single file too.
       tap: tap name, None for the family's default.
       dtype: "float32", "bfloat16" or "float16": what parameters are cast to.
       mesh: devices to place parameters on.
@@ -147,8 +151,12 @@ def load_host_with_report(
     check_tap(name, tap, entry.family.taps)
     if dtype not in DTYPES:
         raise UserError(f"dtype {dtype!r} is not one of {', '.join(DTYPES)}")
-    place = folder.locate(name, weights)
-    config = read_json(place / folder.CONFIG)
+    archive = _archive(entry.family.family, weights)
+    if archive is None:
+        place = folder.locate(name, weights)
+        config = read_json(place / folder.CONFIG)
+    else:
+        place, config = archive.checkpoint.files[0], dict(archive.config)
     try:
         model = entry.family.parse(config)
     except FaultsError:
@@ -157,7 +165,8 @@ def load_host_with_report(
         raise UserError(f"{place}: {error}") from error
     family = FAMILIES[entry.family.family](model)
     ignored_settings, faults = audit.check(config, family.sections)
-    checkpoint = Checkpoint.open(place).renamed(family.prefixes)
+    checkpoint = Checkpoint.open(place) if archive is None else archive.checkpoint
+    checkpoint = checkpoint.renamed(family.prefixes)
     faults += checkpoint.faults
     leaves = flatten(abstract_params(entry.family, model, dtype))
     pieces, ignored_tensors, mismatches = plan(
@@ -180,7 +189,10 @@ def load_host_with_report(
             "Check that --weights and --host belong together and that every file is complete.",
         )
     params = _fill(checkpoint, leaves, pieces, mesh)
-    preprocessor, preprocessor_file = folder.preprocessor_config(place)
+    if archive is None:
+        preprocessor, preprocessor_file = folder.preprocessor_config(place)
+    else:
+        preprocessor, preprocessor_file = dict(archive.preprocessor), place.name
     host = bind(
         name,
         config,
@@ -208,6 +220,14 @@ def load_host_with_report(
         weights_hash=host.spec.weights_hash,
         seconds=time.monotonic() - start,
     )
+
+
+def _archive(family: str, weights: str | os.PathLike[str] | None) -> Archive | None:
+    """The single file that `weights` names, for a family that has such files."""
+    if weights is None or family not in ARCHIVES:
+        return None
+    path = Path(weights).expanduser()
+    return ARCHIVES[family](path) if path.is_file() else None
 
 
 def partition(shape: tuple[int, ...], mesh: Mesh) -> PartitionSpec:

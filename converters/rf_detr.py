@@ -1,9 +1,15 @@
 """RF-DETR to the family `rf_detr`: the names of Roboflow's checkpoints, which the hub's safetensors
-and transformers' `save_pretrained` use too.
+and transformers' `save_pretrained` use too; and Roboflow's own files, `*.pth`.
 """
 
 from __future__ import annotations
 
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from converters import torch_archive
 from converters.audit import Section
 from converters.rules import (
     CONVOLUTION,
@@ -15,12 +21,127 @@ from converters.rules import (
     Take,
     patch_kernel,
 )
-from converters.towers import Family, linear, norm
+from converters.tensors import Checkpoint
+from converters.towers import Archive, Family, linear, norm
+from trace_jax.errors import FaultsError
 from trace_jax.hosts import rf_detr
 
 _LOSSES = "weights of training losses"
 _MASKS = "the segmentation variant's head, which this model has none of"
 _TRAINING = "training only, and the recipe trains without"
+
+_BACKBONE = "backbone.0.encoder.encoder"
+_PROJECTOR = "backbone.0.projector.stages.0"
+_DECODER = "transformer.decoder"
+# DINOv2's heads are 64 wide in every size.
+_HEAD = 64
+# What no shape of a tensor tells.
+_SETTINGS = ("sa_nheads", "ca_nheads", "num_windows", "out_feature_indexes")
+
+
+def archive(path: Path) -> Archive:
+    """One of Roboflow's files: {"model": state dict, "args": namespace of its settings}.
+
+    Sizes are read off the tensors, and from `args` what no shape tells. The official classes give
+    epsilon 1e-6 to the projector's norms, where transformers' default is 1e-5.
+
+    Raises:
+      UserError: no such file; see torch_archive.
+      FaultsError: tensors or settings that the model needs are missing.
+    """
+    opened = torch_archive.read(path)
+    checkpoint = opened.checkpoint("model")
+    args = opened.settings("args")
+    config = _config(path, checkpoint, args)
+    side = args.get("resolution")
+    size = {} if side is None else {"size": {"height": side, "width": side}}
+    return Archive(config, checkpoint, size)
+
+
+def _config(path: Path, checkpoint: Checkpoint, args: Mapping[str, Any]) -> dict[str, Any]:
+    """A config.json for the tensors of a file."""
+    tensors = checkpoint.tensors
+    embeddings, layer = f"{_BACKBONE}.embeddings", f"{_DECODER}.layers.{{}}"
+    wanted = {
+        "positions": (f"{embeddings}.position_embeddings", 3),
+        "patches": (f"{embeddings}.patch_embeddings.projection.weight", 4),
+        "mlp": (f"{_BACKBONE}.encoder.layer.0.mlp.fc1.weight", 2),
+        "projected": (f"{_PROJECTOR}.0.cv1.conv.weight", 4),
+        "width": (f"{_PROJECTOR}.1.weight", 1),
+        "ffn": (f"{layer.format(0)}.linear1.weight", 2),
+        "weights": (f"{layer.format(0)}.cross_attn.attention_weights.weight", 2),
+        "queries": ("refpoint_embed.weight", 2),
+        "classes": ("class_embed.bias", 1),
+    }
+    faults = list(checkpoint.faults)
+    faults += [
+        f"{key}: missing, or of another shape than an RF-DETR's"
+        for key, rank in wanted.values()
+        if key not in tensors or len(tensors[key].shape) != rank or not tensors[key].size
+    ]
+    faults += [
+        f"args.{name} is {args.get(name)!r}; no tensor tells it"
+        for name in _SETTINGS
+        if not _is_setting(args.get(name))
+    ]
+    if faults:
+        raise FaultsError(
+            f"{path}: holds no RF-DETR that its tensors and settings describe in full", faults
+        )
+    shape = {name: tensors[key].shape for name, (key, _) in wanted.items()}
+    hidden, patch = shape["patches"][0], shape["patches"][2]
+    groups = max(1, _count(tensors, "transformer.enc_output.{}.weight"))
+    labels = {str(n): f"LABEL_{n}" for n in range(shape["classes"][0])}
+    return {
+        "model_type": "rf_detr",
+        "backbone_config": {
+            "model_type": "rf_detr_dinov2",
+            "hidden_size": hidden,
+            "num_hidden_layers": _count(tensors, f"{_BACKBONE}.encoder.layer.{{}}.norm1.weight"),
+            "num_attention_heads": max(1, hidden // _HEAD),
+            "mlp_ratio": shape["mlp"][0] // hidden,
+            "hidden_act": "gelu",
+            "layer_norm_eps": 1e-6,
+            "image_size": math.isqrt(shape["positions"][1] - 1) * patch,
+            "patch_size": patch,
+            "num_windows": args["num_windows"],
+            "use_mask_token": f"{embeddings}.mask_token" in tensors,
+            "out_features": [f"stage{n}" for n in args["out_feature_indexes"]],
+            "out_indices": list(args["out_feature_indexes"]),
+        },
+        "d_model": shape["width"][0],
+        "hidden_expansion": shape["projected"][0] / 2 / shape["width"][0],
+        "c2f_num_blocks": _count(tensors, f"{_PROJECTOR}.0.m.{{}}.cv1.conv.weight"),
+        "activation_function": "silu",
+        "layer_norm_eps": 1e-6,
+        "decoder_layers": _count(tensors, f"{layer}.norm1.weight"),
+        "decoder_self_attention_heads": args["sa_nheads"],
+        "decoder_cross_attention_heads": args["ca_nheads"],
+        "decoder_n_points": shape["weights"][0] // args["ca_nheads"],
+        "decoder_ffn_dim": shape["ffn"][0],
+        "decoder_activation_function": "relu",
+        "num_queries": shape["queries"][0] // groups,
+        "group_detr": groups,
+        "num_feature_levels": 1,
+        "attention_bias": True,
+        # transformers keeps the labels' names, not their number.
+        "id2label": labels,
+        "label2id": {name: int(n) for n, name in labels.items()},
+    }
+
+
+def _is_setting(value: Any) -> bool:
+    """A positive whole number, or a list of them."""
+    numbers = value if isinstance(value, list | tuple) and value else [value]
+    return all(type(n) is int and n > 0 for n in numbers)
+
+
+def _count(tensors: Mapping[str, Any], pattern: str) -> int:
+    """How many keys there are of a pattern with a running number."""
+    number = 0
+    while pattern.format(number) in tensors:
+        number += 1
+    return number
 
 
 def family(config: rf_detr.RfDetrConfig) -> Family:
@@ -81,7 +202,7 @@ def family(config: rf_detr.RfDetrConfig) -> Family:
 
 
 def _backbone(config: rf_detr.RfDetrConfig) -> dict[str, Rule]:
-    hub, flax = "backbone.0.encoder.encoder", "backbone"
+    hub, flax = _BACKBONE, "backbone"
     layer = f"{hub}.encoder.layer.{{}}"
     rules: dict[str, Rule] = {
         f"{flax}/cls/table": Take(f"{hub}.embeddings.cls_token", DROP_FIRST),
@@ -113,7 +234,7 @@ def _backbone(config: rf_detr.RfDetrConfig) -> dict[str, Rule]:
 
 
 def _projector() -> dict[str, Rule]:
-    hub, flax = "backbone.0.projector.stages.0", "detector/projector"
+    hub, flax = _PROJECTOR, "detector/projector"
     link = {**_conv("conv1", f"{hub}.0.m.{{}}.cv1"), **_conv("conv2", f"{hub}.0.m.{{}}.cv2")}
     return {
         **_conv(f"{flax}/conv1", f"{hub}.0.cv1"),
@@ -137,7 +258,7 @@ def _first_stage() -> dict[str, Rule]:
 
 
 def _decoder() -> dict[str, Rule]:
-    hub, flax = "transformer.decoder", "detector"
+    hub, flax = _DECODER, "detector"
     layer = f"{hub}.layers.{{}}"
     inner: dict[str, Take | Split] = {
         **linear("attention/out", f"{layer}.self_attn.out_proj"),

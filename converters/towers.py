@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Mapping
+from typing import Any
 
 from converters.audit import Section
 from converters.rules import TRANSPOSE, Rule, Split, Stack, Take
+from converters.tensors import Checkpoint
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,6 +26,21 @@ class Family:
     sections: Mapping[str, Section]
     ignored: Mapping[str, str]
     prefixes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
+@dataclasses.dataclass(frozen=True)
+class Archive:
+    """A single file that is a whole folder of weights.
+
+    Attributes:
+      config: what its config.json would say.
+      checkpoint: its tensors, under the names that the family's rules know.
+      preprocessor: what its preprocessor_config.json would say.
+    """
+
+    config: Mapping[str, Any]
+    checkpoint: Checkpoint
+    preprocessor: Mapping[str, Any]
 
 
 IGNORED_TENSORS = {"*.position_ids": "a buffer of older transformers: 0, 1, 2, ..."}
