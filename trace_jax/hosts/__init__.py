@@ -12,6 +12,7 @@ import jax
 from trace_jax.errors import UserError
 from trace_jax.hosts.base import UNHASHED, EncoderHost, EncoderOutput, Host, random_params
 from trace_jax.hosts.clip import Clip
+from trace_jax.hosts.internvl import InternVL
 from trace_jax.hosts.llava_onevision import LlavaOnevision
 from trace_jax.hosts.molmo2 import Molmo2
 from trace_jax.hosts.qwen2_5_vl import Qwen25VL
@@ -55,6 +56,7 @@ HOSTS: dict[str, HostEntry] = {
     "clip_nano": HostEntry(Clip, "clip_nano", lower_case=True),
     "llava_onevision": HostEntry(LlavaOnevision, None, lower_case=False),
     "molmo2": HostEntry(Molmo2, None, lower_case=False),
+    "internvl": HostEntry(InternVL, None, lower_case=False),
     "qwen2_5_vl": HostEntry(Qwen25VL, None, lower_case=False),
     "qwen3_vl": HostEntry(Qwen3VL, None, lower_case=False),
     "qwen3_vl_nano": HostEntry(Qwen3VL, "qwen3_vl_nano", lower_case=False),

@@ -30,6 +30,8 @@ class Chat:
         image; used where the folder brings no chat template.
       vocabulary: rows of the model's token table; ids must lie below.
       stop: ids that end an answer, where the folder does not say.
+      around: words that stand before and after an image's placeholders and that the family's
+        processor, not its template, writes.
     """
 
     def __init__(
@@ -40,12 +42,14 @@ class Chat:
         written: Callable[[str, int], str],
         vocabulary: int,
         stop: Sequence[int] = (),
+        around: tuple[str, str] = ("", ""),
     ) -> None:
         self.folder = folder
         self.image_token = image_token
         self.vocabulary = vocabulary
         self._written = written
         self._stop = tuple(stop)
+        self._around = around
         self._tokenizer: Any = None
 
     @property
@@ -88,12 +92,18 @@ class Chat:
 
     def text(self, question: str, images: int) -> str:
         """The whole prompt in words, one placeholder an image."""
-        if not self.tokenizer.chat_template:
-            return self._written(question, images)
-        content = [{"type": "image"}] * images + [{"type": "text", "text": question}]
-        return self.tokenizer.apply_chat_template(
-            [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
-        )
+        if self.tokenizer.chat_template:
+            content = [{"type": "image"}] * images + [{"type": "text", "text": question}]
+            text = self.tokenizer.apply_chat_template(
+                [{"role": "user", "content": content}], tokenize=False, add_generation_prompt=True
+            )
+        else:
+            text = self._written(question, images)
+        before, after = self._around
+        if not before + after:
+            return text
+        placeholder = self.tokenizer.convert_ids_to_tokens(self.image_token)
+        return text.replace(placeholder, f"{before}{placeholder}{after}")
 
     def ids(self, question: str, images: int) -> list[int]:
         """The whole prompt in ids, one placeholder an image.
