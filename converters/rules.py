@@ -141,13 +141,21 @@ class Fuse:
       keys: their keys.
       axis: of the leaf.
       transform: of each.
-      last: extent of the last one along that axis; None: all are equally large.
+      last: extent of the last one along that axis, as published; None: all are equally large.
+        Files that cut the same whole elsewhere are taken too (see `fitted`).
     """
 
     keys: tuple[str, ...]
     axis: int
     transform: Transform = IDENTITY
     last: int | None = None
+
+    def fitted(self, sources: Mapping[str, Shape]) -> Fuse:
+        """The rule for these source tensors: the cut lies where the last one begins."""
+        key = self.keys[-1]
+        if self.last is None or self.transform is not IDENTITY or key not in sources:
+            return self
+        return dataclasses.replace(self, last=sources[key][self.axis])
 
     def pieces(self, leaf: Shape) -> Sequence[Piece]:
         whole, count = leaf[self.axis], len(self.keys)
@@ -234,7 +242,11 @@ def plan(
     faults += [
         f"{path}: a rule for a leaf the model does not have" for path in set(rules) - set(leaves)
     ]
-    pieces = {p: rules[p].pieces(shape) for p, shape in leaves.items() if p in rules}
+    fitted = {
+        path: rule.fitted(sources) if isinstance(rule, Fuse) else rule
+        for path, rule in rules.items()
+    }
+    pieces = {p: fitted[p].pieces(shape) for p, shape in leaves.items() if p in fitted}
     claims: dict[tuple[str, int], str] = {}
     parts: dict[str, int] = {}
     for path, found in pieces.items():

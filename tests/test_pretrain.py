@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Iterator
 from pathlib import Path
 
 import jax
@@ -19,17 +18,7 @@ from trace_jax.runs import pretrain
 from trace_jax.train import instances, tokenizer
 from trace_jax.types import LEVELS
 
-
-@pytest.fixture(scope="module", autouse=True)
-def compile_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
-    """Equal programs of several runs are compiled once: most of these tests' time is XLA's."""
-    names = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
-    before = {name: getattr(jax.config, name) for name in names}
-    jax.config.update(names[0], str(tmp_path_factory.mktemp("compiled")))
-    jax.config.update(names[1], 0.0)
-    yield
-    for name, value in before.items():
-        jax.config.update(name, value)
+pytestmark = pytest.mark.usefixtures("compile_once")
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,7 @@
     bin/generate --config=configs/nano/pretrain_burnt.py
     bin/train --config=configs/nano/qwen3_vl_host.py
     bin/convert --host=qwen3_vl_nano --weights=runs/train/qwen3_vl_nano_host/host \\
-        --dtype=bfloat16 --out=trace_jax/assets/qwen3_vl_nano
+        --dtype=bfloat16 --to=trace_jax/assets/qwen3_vl_nano
 
 The class is Qwen3-VL's, toy sizes: a tower of 6 blocks of width 192 on 16 px patches, started from
 `siglip2_nano` as Qwen3-VL's own was from SigLIP 2; one DeepStack stream; a decoder of 4 layers of

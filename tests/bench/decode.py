@@ -11,7 +11,6 @@ tokens must be equal. Ratio above 1: ours is faster.
 from __future__ import annotations
 
 import argparse
-import copy
 import json
 import os
 import statistics
@@ -30,29 +29,15 @@ from support import vision_language as tiny
 import converters
 
 NEW_TOKENS = 32
-TRUE_WIDTH = {
-    "vision_config": {
-        **tiny.QWEN3["vision_config"],
-        "depth": 2, "hidden_size": 1024, "num_heads": 16, "intermediate_size": 4096,
-        "out_hidden_size": 2560, "num_position_embeddings": 2304, "deepstack_visual_indexes": [0],
-    },
-    "text_config": {
-        **tiny.QWEN3["text_config"],
-        "vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728,
-        "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8,
-        "head_dim": 128,
-        "rope_parameters": {
-            "rope_theta": 5e6, "rope_type": "default", "mrope_section": [24, 20, 20],
-            "mrope_interleaved": True,
-        },
-    },
-}  # fmt: skip
-SIZES: dict[str, dict[str, Any] | None] = {"tiny": None, "true width, 2 layers": TRUE_WIDTH}
+SIZES: dict[str, dict[str, Any] | None] = {
+    "tiny": None,
+    "true width, 2 layers": tiny.QWEN3_TRUE_WIDTH,
+}
 
 
 def sides(changes: dict[str, Any] | None, batch: int) -> dict[str, Any]:
     """The two ways from the same features to token ids."""
-    model = tiny.build("qwen3_vl", copy.deepcopy(changes), std=0.02 if changes else 0.2)
+    model = tiny.build("qwen3_vl", changes, std=0.02 if changes else 0.2)
     model.set_attn_implementation("sdpa")
     with tempfile.TemporaryDirectory() as folder:
         host = converters.load_host("qwen3_vl", tiny.save(model, Path(folder)))

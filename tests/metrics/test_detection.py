@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import io
 
 import numpy as np
@@ -74,7 +75,10 @@ def test_subsets_by_image_and_intervals():
     value, low, high = run.interval(resamples=100)
     assert value == run.scores().map and low < value < high
     better = Evaluator(range(20), [1], truths, [Detection(k, BOX, 1, 0.9) for k in range(20)])
-    gain, low, high = better.difference(run, resamples=100)
+    one = better.difference(run, resamples=100)
+    gain, low, high = one.gain
+    assert one.relative[0] == gain / run.scores().map and 0 < one.p < 0.05
+    assert run.difference(run, resamples=100).p == 1.0
     assert gain == pytest.approx(1 - value) and 0 < low <= gain <= high
     assert np.isnan(run.scores([]).map)
     with pytest.raises(ValueError, match="not there"):
@@ -136,3 +140,35 @@ def test_iou_by_hand():
     assert iou([(0, 0, 2, 2)], [(1, 1, 2, 2), (0, 0, 2, 2), (5, 5, 1, 1)]).tolist() == [
         [pytest.approx(1 / 7), 1.0, 0.0]
     ]
+
+
+def test_a_draw_counts_an_image_as_often_as_it_was_drawn():
+    rng = np.random.default_rng(5)
+    truths, found = _random_case(rng, images=6, categories=3)
+    counts = np.array([2, 0, 1, 3, 1, 0])
+    run = Evaluator(range(6), range(3), truths, found)
+    drawn, _ = run._curves(counts[None].astype(float), areas=1)
+    # The same by hand: every copy is an image of its own.
+    copies = [(k, n) for k in range(6) for n in range(counts[k])]
+    by_hand = Evaluator(
+        copies,
+        range(3),
+        [dataclasses.replace(t, image=c) for c in copies for t in truths if t.image == c[0]],
+        [dataclasses.replace(d, image=c) for c in copies for d in found if d.image == c[0]],
+    )
+    np.testing.assert_allclose(
+        np.nanmean(drawn[0, 0]), by_hand.scores().map, rtol=1e-12, atol=1e-12
+    )
+
+
+def _random_case(rng, images, categories):
+    truths, found = [], []
+    for image in range(images):
+        for _ in range(4):
+            x, y, w, h = rng.uniform(0, 60, 2).tolist() + rng.uniform(10, 30, 2).tolist()
+            name = int(rng.integers(categories))
+            truths.append(Truth(image, (x, y, w, h), name))
+            for _ in range(3):
+                dx, dy = rng.normal(0, 4, 2)
+                found.append(Detection(image, (x + dx, y + dy, w, h), name, float(rng.random())))
+    return truths, found

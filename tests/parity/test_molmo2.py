@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from types import SimpleNamespace
 
 import jax
@@ -12,7 +13,7 @@ import pytest
 pytest.importorskip("torch")
 import torch
 from PIL import Image
-from safetensors.numpy import load_file
+from safetensors.numpy import load_file, save_file
 from support import molmo2 as tiny
 from support.references import BLOCK, END, error
 from support.vision_language import picture
@@ -23,6 +24,7 @@ from converters import audit
 from converters.leaves import flatten
 from converters.molmo2 import family
 from converters.rules import plan
+from trace_jax.errors import FaultsError
 from trace_jax.hosts import decoding, molmo2
 from trace_jax.hosts.base import abstract_params
 from trace_jax.hosts.decoding import GreedySettings
@@ -376,3 +378,24 @@ def test_layers_count_from_the_last_block_too(tmp_path):
     with torch.inference_mode():
         want = model.model.get_image_features(**tiny.packed(inputs)).pooler_output[0]
     assert error(host.tap(inputs).tokens[0], want.numpy()) < END
+
+
+def test_the_table_cut_in_halves_is_the_same_table(pair, tmp_path):
+    """transformers 5.24 writes two equal halves where the published files have head rows, extra."""
+    _, host, folder = pair
+    shutil.copytree(folder, tmp_path / "halves")
+    tensors = load_file(tmp_path / "halves" / "model.safetensors")
+    keys = [f"model.transformer.wte.{name}" for name in ("embedding", "new_embedding")]
+    table = np.concatenate([tensors[key] for key in keys])
+    half = len(table) // 2
+    tensors |= {keys[0]: table[:half].copy(), keys[1]: table[half:].copy()}
+    save_file(tensors, tmp_path / "halves" / "model.safetensors")
+    again = converters.load_host("molmo2", tmp_path / "halves")
+    np.testing.assert_array_equal(
+        np.asarray(again.params["text"]["tokens"]["table"]),
+        np.asarray(host.params["text"]["tokens"]["table"]),
+    )
+    tensors[keys[1]] = table[half + 1 :].copy()
+    save_file(tensors, tmp_path / "halves" / "model.safetensors")
+    with pytest.raises(FaultsError, match="new_embedding|wte.embedding"):
+        converters.load_host("molmo2", tmp_path / "halves")

@@ -3,10 +3,10 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from xml.etree import ElementTree
 
 import pytest
+from support.html import Page
 from support.results import make_results
 
 from trace_jax import report
@@ -14,36 +14,6 @@ from trace_jax.errors import UserError
 from trace_jax.report.evaluation import Evaluation
 from trace_jax.runs import scoring
 from trace_jax.tasks import answers
-
-VOID = {"meta", "img", "br", "hr", "link", "input"}
-
-
-class Page(HTMLParser):
-    """Collects references, tags and text; fails on tags that do not nest."""
-
-    def __init__(self, text):
-        super().__init__()
-        self.references, self.tags, self.open, self.words, self.ids = [], [], [], [], []
-        self.feed(text)
-        assert self.open == []
-
-    def handle_starttag(self, tag, attrs):
-        self.tags.append(tag)
-        values = dict(attrs)
-        self.ids += [values["id"]] if "id" in values else []
-        self.references += [values[k] for k in ("src", "href") if k in values]
-        if tag not in VOID:
-            self.open.append(tag)
-
-    def handle_startendtag(self, tag, attrs):
-        self.tags.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.open and self.open[-1] == tag, (tag, self.open[-3:])
-        self.open.pop()
-
-    def handle_data(self, data):
-        self.words.append(data)
 
 
 @pytest.fixture(scope="module")

@@ -49,6 +49,24 @@ QWEN3 = {
         },
     },
 }
+# Widths and vocabulary of Qwen3-VL-4B, two layers each side.
+QWEN3_TRUE_WIDTH = {
+    "vision_config": {
+        **QWEN3["vision_config"],
+        "depth": 2, "hidden_size": 1024, "num_heads": 16, "intermediate_size": 4096,
+        "out_hidden_size": 2560, "num_position_embeddings": 2304, "deepstack_visual_indexes": [0],
+    },
+    "text_config": {
+        **QWEN3["text_config"],
+        "vocab_size": 151936, "hidden_size": 2560, "intermediate_size": 9728,
+        "num_hidden_layers": 2, "num_attention_heads": 32, "num_key_value_heads": 8,
+        "head_dim": 128,
+        "rope_parameters": {
+            "rope_theta": 5e6, "rope_type": "default", "mrope_section": [24, 20, 20],
+            "mrope_interleaved": True,
+        },
+    },
+}  # fmt: skip
 QWEN2_5 = {
     "image_token_id": IMAGE,
     "video_token_id": 91,

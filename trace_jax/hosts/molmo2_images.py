@@ -68,11 +68,15 @@ class Molmo2Images:
     ) -> None:
         given = dict({} if config is None else config)
         wanted = {"size": {"height": crop, "width": crop}, "patch_size": patch}
+        # The published margins are for crops of 27 patches; weights of another size that come
+        # without a file get margins that leave at least half of a crop.
+        margin = min(DEFAULTS["overlap_margins"][0], max(0, crop // patch - 1) // 4)
+        wanted_margins = {"overlap_margins": [margin, margin]}
         faults = [
             f"{key!r} = {given[key]!r} is a setting this host does not know"
             for key in sorted(set(given) - set(DEFAULTS) - set(IGNORED) - set(_BOOKKEEPING))
         ]
-        values = {**DEFAULTS, **wanted}
+        values = {**DEFAULTS, **wanted_margins, **wanted}
         values.update({k: v for k, v in given.items() if k in DEFAULTS and v is not None})
         faults += [
             f"{key} is {values[key]!r}, must be {want!r}"

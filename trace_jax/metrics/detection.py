@@ -27,6 +27,7 @@ from pycocotools.cocoeval import COCOeval
 IOUS = np.linspace(0.5, 0.95, 10)
 RECALLS = np.linspace(0.0, 1.0, 101)
 AREAS = ("all", "small", "medium", "large")
+_ROWS = 64  # draws computed at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +84,21 @@ class Scores:
     max_dets: int
 
 
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """mAP minus a rival's.
+
+    Attributes:
+      gain: the difference and its 95% interval.
+      relative: the same as shares of the rival's mAP; NaN where that is 0.
+      p: two-sided, from the share of draws on the other side of 0.
+    """
+
+    gain: tuple[float, float, float]
+    relative: tuple[float, float, float]
+    p: float
+
+
 class Evaluator:
     """Matches once; then scores any subset of images, and intervals by image.
 
@@ -116,6 +132,7 @@ class Evaluator:
         kept = [d for d in detections if d.category in place]
         self._matched = self._match(truths, kept, place)
         self._localised = self._mistaken(truths, kept, place)
+        self._kept: dict[Any, np.ndarray] = {}
 
     # ---- scores
 
@@ -150,8 +167,7 @@ class Evaluator:
         seed: int = 0,
     ) -> tuple[float, float, float]:
         """mAP of some images with its 95% percentile interval over resampled images."""
-        draws = self._draws(images, resamples, seed)
-        values = self._maps(draws)
+        values = self._maps(images, resamples, seed)
         return (values[0], *_bounds(values[1:]))
 
     def difference(
@@ -161,13 +177,22 @@ class Evaluator:
         *,
         resamples: int = 500,
         seed: int = 0,
-    ) -> tuple[float, float, float]:
-        """mAP minus a rival's on the same images, with its interval; images are drawn alike."""
+    ) -> Difference:
+        """mAP against a rival's on the same images; images are drawn alike on both sides."""
         if self.images != rival.images:
             raise ValueError("both evaluators must be of the same images")
-        draws = self._draws(images, resamples, seed)
-        values = self._maps(draws) - rival._maps(draws)
-        return (values[0], *_bounds(values[1:]))
+        own, theirs = (e._maps(images, resamples, seed) for e in (self, rival))
+        with np.errstate(divide="ignore", invalid="ignore"):
+            relative = (own - theirs) / theirs
+        relative[~np.isfinite(relative)] = np.nan
+        gains = own - theirs
+        drawn = gains[1:][~np.isnan(gains[1:])]
+        tail = min(np.count_nonzero(drawn <= 0), np.count_nonzero(drawn >= 0))
+        return Difference(
+            (gains[0], *_bounds(gains[1:])),
+            (relative[0], *_bounds(relative[1:])),
+            min(1.0, 2 * (1 + tail) / (1 + len(drawn))),
+        )
 
     def _draws(self, images: Sequence[Hashable] | None, resamples: int, seed: int) -> np.ndarray:
         """How often each image counts: once in the first row, then as drawn. [1 + R, images]."""
@@ -179,27 +204,25 @@ class Evaluator:
             np.add.at(row, rng.choice(members, len(members)), 1)
         return counts
 
-    def _maps(self, counts: np.ndarray) -> np.ndarray:
-        return np.array([_mean(self._curves(row[None], areas=1)[0][0, 0]) for row in counts])
+    def _maps(self, images: Sequence[Hashable] | None, resamples: int, seed: int) -> np.ndarray:
+        """mAP of the images, then of every draw of them: [1 + R]. Kept: intervals and every
+        difference ask for the same.
+        """
+        key = (None if images is None else tuple(images), resamples, seed)
+        if key not in self._kept:
+            parts = np.array_split(self._draws(images, resamples, seed), 1 + resamples // _ROWS)
+            self._kept[key] = np.concatenate(
+                [[_mean(row) for row in self._curves(part, areas=1)[0][:, 0]] for part in parts]
+            )
+        return self._kept[key]
 
     def _curves(self, counts: np.ndarray, areas: int = 4) -> tuple[np.ndarray, np.ndarray]:
         """Average precision and recall [rows, areas, categories, ious]; NaN without truth."""
         shape = (len(counts), areas, len(self.categories), len(IOUS))
         precision, recall = np.full(shape, np.nan), np.full(shape, np.nan)
         for (area, category), found in self._matched.items():
-            if area >= areas:
-                continue
-            for row, weight in enumerate(counts):
-                positives = float(found.positives @ weight)
-                if positives == 0:
-                    continue
-                w = weight[found.image]
-                right = np.cumsum(found.right * w, axis=1)
-                wrong = np.cumsum(found.wrong * w, axis=1)
-                precision[row, area, category] = [
-                    _average_precision(r, f, positives) for r, f in zip(right, wrong, strict=True)
-                ]
-                recall[row, area, category] = right[:, -1] / positives if right.size else 0.0
+            if area < areas:
+                precision[:, area, category], recall[:, area, category] = found.curves(counts)
         return precision, recall
 
     # ---- matching
@@ -323,6 +346,58 @@ class _Matches:
             positives,
         )
 
+    def curves(self, counts: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        """Average precision and recall [rows, ious] where image k counts `counts[:, k]` times.
+
+        COCO's average precision: precision made falling, read at 101 recalls, zero where recall is
+        not reached. Precision peaks where a detection is right, so only those places are looked at.
+        """
+        rows = len(counts)
+        positives = counts @ self.positives
+        precision, recall = np.zeros((rows, len(IOUS))), np.zeros((rows, len(IOUS)))
+        weight = counts[:, self.image]
+        ranks: dict[bytes, np.ndarray] = {}
+        for k in range(len(IOUS)):
+            at = np.flatnonzero(self.right[k])
+            if not len(at):
+                continue
+            counted = (self.right[k] + self.wrong[k]) > 0
+            key = counted.tobytes()
+            if key not in ranks:  # mostly the same at every overlap
+                ranks[key] = np.cumsum(weight * counted, axis=1)
+            right = np.cumsum(weight[:, at], axis=1)
+            falling = right / np.maximum(ranks[key][:, at], np.spacing(1))
+            falling = np.maximum.accumulate(falling[:, ::-1], axis=1)[:, ::-1]
+            falling = np.column_stack([falling, np.zeros(rows)])
+            reached = right / np.maximum(positives, np.spacing(1))[:, None]
+            first = np.stack([np.searchsorted(r, RECALLS, side="left") for r in reached])
+            precision[:, k] = np.take_along_axis(falling, first, axis=1).mean(axis=1)
+            recall[:, k] = reached[:, -1]
+        nothing = positives == 0
+        precision[nothing], recall[nothing] = np.nan, np.nan
+        return precision, recall
+
+
+def confusions(
+    truths: Sequence[Truth], detections: Sequence[Detection], *, least_score: float = 0.0
+) -> dict[tuple[Hashable, Hashable], int]:
+    """Detections that localise a mapped object (IoU >= 0.5), by (its category, the one named)."""
+    found: dict[tuple[Hashable, Hashable], int] = {}
+    there: dict[Hashable, list[Truth]] = {}
+    for truth in truths:
+        if truth.category is not None and not truth.crowd:
+            there.setdefault(truth.image, []).append(truth)
+    for one in detections:
+        objects = there.get(one.image, [])
+        if not objects or one.score < least_score:
+            continue
+        overlap = iou([one.box], [t.box for t in objects])[0]
+        best = int(overlap.argmax())
+        if overlap[best] >= 0.5:
+            key = (objects[best].category, one.category)
+            found[key] = found.get(key, 0) + 1
+    return found
+
 
 def iou(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> np.ndarray:
     """Overlap of boxes x, y, w, h: [n, m], intersection over union."""
@@ -332,18 +407,6 @@ def iou(first: Sequence[Sequence[float]], second: Sequence[Sequence[float]]) -> 
     inside = np.prod(np.clip(high - low, 0, None), axis=-1)
     union = (a[:, 2] * a[:, 3])[:, None] + (b[:, 2] * b[:, 3])[None] - inside
     return np.divide(inside, union, out=np.zeros_like(inside), where=union > 0)
-
-
-def _average_precision(right: np.ndarray, wrong: np.ndarray, positives: float) -> float:
-    """COCO's: precision made falling, read at 101 recalls, zero where recall is not reached."""
-    if not len(right):
-        return 0.0
-    recall = right / positives
-    precision = right / np.maximum(right + wrong, np.spacing(1))
-    precision = np.maximum.accumulate(precision[::-1])[::-1]
-    at = np.searchsorted(recall, RECALLS, side="left")
-    inside = at < len(precision)
-    return float(np.where(inside, precision[np.minimum(at, len(precision) - 1)], 0.0).mean())
 
 
 def _mean(values: np.ndarray) -> float:

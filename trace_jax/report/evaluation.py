@@ -32,6 +32,8 @@ _TITLES = {
         "not a fair rival: it is told the true severity of every test image",
     ),
     "ridge": ("Ridge", "control: one linear map for every token, fitted in closed form"),
+    "finetuned": ("Fine-tuned", "the host's weights trained on further, on burnt scenes"),
+    "finetuned_frm": ("Fine-tuned + FRM", "the recovery module in the fine-tuned host"),
     "pristine": ("Pristine", "ceiling: the pristine image takes the burnt one's place"),
 }
 

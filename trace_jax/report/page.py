@@ -11,13 +11,16 @@ import jinja2
 from markupsafe import Markup
 
 from trace_jax import files
-from trace_jax.report import dialogues, figures, paper, pictures, tables, words
+from trace_jax.report import dialogues, figures, paper, pictures, scenes, tables, words
 from trace_jax.report.evaluation import ANSWERS_FILE, RECORDS_FILE, RESULTS_FILE, Evaluation
 
 PAGE_FILE = "report.html"
 MARKDOWN_FILE = "results.md"
 
 _CHARTS = (
+    ("detection", "map", "mAP@0.5:0.95, %", 100.0),
+    ("detection", "map_gain", "mAP gain over base, points", 100.0),
+    ("detection", "misclassified_share", "misclassified, % of localised", 100.0),
     ("retrieval", "r_at_1", "R@1, %", 100.0),
     ("retrieval", "r_at_1_gain", "R@1 gain over base, points", 100.0),
     ("feature_recovery", "mse", "mean squared error", 1.0),
@@ -30,10 +33,11 @@ _CHARTS = (
 )
 
 
-def write(folder: str | Path) -> Path:
+def write(folder: str | Path, *, links: Mapping[str, str] | None = None) -> Path:
     """Writes `results.md` and `report.html` into a results folder.
 
     Args:
+      links: title -> path of other reports, from this folder, shown at the top.
       folder: holds `results.json`, and `records.jsonl` for pictures. Images and training curves
         are found through paths in the meta; what has moved away is left out with a note.
 
@@ -46,7 +50,7 @@ def write(folder: str | Path) -> Path:
     results = Evaluation.read(folder)
     files.write_text(results.folder / MARKDOWN_FILE, markdown(results))
     page = results.folder / PAGE_FILE
-    files.write_text(page, html(results))
+    files.write_text(page, html(results, links or {}))
     return page
 
 
@@ -69,8 +73,8 @@ def markdown(results: Evaluation) -> str:
     return "\n".join(parts)
 
 
-def html(results: Evaluation) -> str:
-    """The page as text."""
+def html(results: Evaluation, links: Mapping[str, str]) -> str:
+    """The page as text; links as of `write`."""
     album = pictures.Album(results)
     room = Path(__file__).parent
     environment = jinja2.Environment(
@@ -89,6 +93,7 @@ def html(results: Evaluation) -> str:
     return environment.get_template("page.html.j2").render(
         css=Markup((room / "page.css").read_text(encoding="utf-8")),
         meta=results.meta,
+        links=links,
         notice=words.notice(results),
         crops=results.crops,
         pooled=results.pooled,
@@ -112,6 +117,8 @@ def html(results: Evaluation) -> str:
         paper=paper.tables(results),
         paper_source=paper.PAPER["source"],
         dialogues=dialogues.shown(results, album),
+        scenes=scenes.sheets(results),
+        detection=_detection(results),
         changes=changes,
         curves=_curves(results),
         facts=_facts(results.meta),
@@ -147,8 +154,14 @@ def _tables(results: Evaluation) -> list[tables.Table]:
         *(table for task in tables.TASKS for table in _severity_tables(results, task)),
         *_comparisons(results),
         *([groups] if groups else []),
+        *_detection(results),
         *paper.tables(results),
     ]
+
+
+def _detection(results: Evaluation) -> list[tables.Table]:
+    found = (scenes.confusion_table(results), scenes.category_table(results))
+    return [table for table in found if table]
 
 
 def _charts(results: Evaluation) -> list[str]:

@@ -9,6 +9,7 @@ from typing import Any
 from trace_jax.report.evaluation import ALL, Evaluation
 
 TASKS = {
+    "detection": "Detection",
     "retrieval": "Retrieval",
     "feature_recovery": "Feature recovery",
     "material": "Material recovery",
@@ -17,6 +18,13 @@ TASKS = {
     "damage": "Questions about the damage",
 }
 METRICS = {
+    ("detection", "map"): ("mAP@0.5:0.95, %", "COCO-mapped, class-aware; higher is better"),
+    ("detection", "map_50"): ("mAP@0.5, %", ""),
+    ("detection", "ar"): ("Average recall, %", ""),
+    ("detection", "misclassified_share"): (
+        "Misclassified, % of localised boxes",
+        "detections on an object (IoU at least 0.5) that name another category; lower is better",
+    ),
     ("retrieval", "r_at_1"): ("R@1, %", "the right {target} comes first; higher is better"),
     ("retrieval", "r_at_5"): ("R@5, %", "it is among the first five; higher is better"),
     ("feature_recovery", "mse"): ("Mean squared error", "of tokens; lower is better"),
@@ -43,6 +51,7 @@ METRICS = {
 }
 # The one metric of each task that stands for it: in paired tests, sentences and charts.
 HEADLINES = (
+    ("detection", "map"),
     ("retrieval", "r_at_1"),
     ("feature_recovery", "mse"),
     ("feature_recovery", "cosine"),
@@ -54,7 +63,7 @@ HEADLINES = (
 )
 # Errors and cosines are printed as they are, everything else is a share, printed in percent.
 _PLAIN = ("mse", "cosine")
-_LOWER = ("mse", "unparseable")
+_LOWER = ("mse", "unparseable", "misclassified_share")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -63,6 +63,22 @@ def setting(results: Evaluation) -> str:
 def cards(results: Evaluation) -> list[Card]:
     """The headline numbers, those of each FRM together."""
     found = []
+    for frm in results.of_kind("frm", "finetuned"):
+        base = results.row("detection", "base", ALL, "map")
+        own = results.row("detection", frm.name, ALL, "map")
+        one = results.comparison("detection", frm.name, "base", ALL, "map")
+        if base and own and one:
+            share = one["relative"]
+            found.append(
+                Card(
+                    f"{frm.title}: mAP@0.5:0.95",
+                    f"{number('map', base['value'])} → {number('map', own['value'])}",
+                    f"{signed('map', one['difference'])} points{_between(one)}"
+                    + (
+                        "" if share is None else f"; {signed('mse', share, relative=True)} relative"
+                    ),
+                )
+            )
     for frm in results.of_kind("frm"):
         base = results.row("retrieval", "base", ALL, "r_at_1")
         own = results.row("retrieval", frm.name, ALL, "r_at_1")
@@ -105,8 +121,9 @@ def cards(results: Evaluation) -> list[Card]:
 def story(results: Evaluation) -> list[tuple[str, list[str]]]:
     """The results in sentences: (whom they are about, sentences) by paragraph."""
     found = [("", _damage(results))]
-    for frm in results.of_kind("frm"):
+    for frm in results.of_kind("frm", "finetuned"):
         own = [
+            *_detection(results, frm),
             *_retrieval(results, frm),
             *_controls(results, frm),
             *_features(results, frm),
@@ -160,6 +177,26 @@ def _damage(results: Evaluation) -> list[str]:
         f"{opening} {_percent(first)} at {levels[0]} and {_percent(last)} at {levels[-1]}. Below, "
         "a difference is called clear where its 95% interval leaves out zero."
     ]
+
+
+def _detection(results: Evaluation, frm: Condition) -> list[str]:
+    """mAP against base, and what becomes of unburnt scenes."""
+    own = results.row("detection", frm.name, ALL, "map")
+    one = results.comparison("detection", frm.name, "base", ALL, "map")
+    if not own or not one:
+        return []
+    found = [
+        f"It reaches mAP {number('map', own['value'])} over all levels, "
+        f"{signed('map', one['difference'])} points against base{_between(one)}: "
+        f"{verdict(one['low'], one['high'], 'a clear gain', 'a clear loss')}."
+    ]
+    harm = results.comparison("detection", frm.name, "base", PRISTINE, "map")
+    if harm:
+        found.append(
+            f"On unburnt scenes it changes mAP by {signed('map', harm['difference'])} points"
+            f"{_between(harm)}."
+        )
+    return found
 
 
 def _retrieval(results: Evaluation, frm: Condition) -> list[str]:

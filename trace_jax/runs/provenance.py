@@ -37,24 +37,13 @@ def describe(
 ) -> dict[str, Any]:
     """`meta` of a results folder: everything about the run but its numbers."""
     plan = cache.manifest
-    place = [] if data_folder is None else [os.path.relpath(data_folder, out), str(data_folder)]
-    device = jax.local_devices()[0]
     return {
-        "created": time.strftime("%Y-%m-%d %H:%M:%S %z"),
-        "command": config.command,
-        "versions": {
-            "trace_jax": trace_jax.__version__,
-            "jax": jax.__version__,
-            "flax": flax.__version__,
-            "numpy": np.__version__,
-            "python": platform.python_version(),
-        },
-        "machine": f"{os.cpu_count()} CPU cores, {jax.device_count()} x {device.device_kind}",
+        **circumstances(config.command),
         "data": {
             "name": plan.dataset_name,
             "version": plan.dataset_version,
             "hash": plan.dataset_hash,
-            "folders": place,
+            "folders": [] if data_folder is None else places(data_folder, out),
         },
         "host": {
             "name": plan.host,
@@ -70,27 +59,54 @@ def describe(
         "limit": config.limit or None,
         "identities": chosen.identities,
         "queries": chosen.counts,
-        "conditions": [
-            {
-                "name": c.name,
-                "kind": c.kind,
-                "about": c.about,
-                "origin": c.origin,
-                "sha256": c.sha256,
-                "num_params": c.num_params,
-            }
-            for c in (*found, Condition(PRISTINE, PRISTINE))
-        ],
-        "curves": _curves(found, cache.source.host, out),
+        "conditions": told((*found, Condition(PRISTINE, PRISTINE))),
+        "curves": curves(found, cache.source.host, out),
         "notes": list(notes),
     }
 
 
-def _curves(found: Sequence[Condition], host: str, out: Path) -> list[dict[str, str]]:
+def circumstances(command: str) -> dict[str, Any]:
+    """When, by which command, with which versions, on what machine."""
+    device = jax.local_devices()[0]
+    return {
+        "created": time.strftime("%Y-%m-%d %H:%M:%S %z"),
+        "command": command,
+        "versions": {
+            "trace_jax": trace_jax.__version__,
+            "jax": jax.__version__,
+            "flax": flax.__version__,
+            "numpy": np.__version__,
+            "python": platform.python_version(),
+        },
+        "machine": f"{os.cpu_count()} CPU cores, {jax.device_count()} x {device.device_kind}",
+    }
+
+
+def places(data_folder: Path, out: Path) -> list[str]:
+    """Where the pictures lie, seen from the results folder and from here."""
+    return [os.path.relpath(data_folder, out), str(data_folder)]
+
+
+def told(found: Sequence[Condition]) -> list[dict[str, Any]]:
+    """What results say of each condition."""
+    return [
+        {
+            "name": c.name,
+            "kind": c.kind,
+            "about": c.about,
+            "origin": c.origin,
+            "sha256": c.sha256,
+            "num_params": c.num_params,
+        }
+        for c in found
+    ]
+
+
+def curves(found: Sequence[Condition], host: str, out: Path) -> list[dict[str, str]]:
     """Copies training logs beside the results, so that a moved folder keeps its curves."""
     places = [(c.name, [c.folder, c.folder.parent]) for c in found if c.folder is not None]
     places.append((f"host {host}", [cache_run.EMBEDDED_DATA.parent / host]))
-    curves = []
+    kept = []
     for name, folders in places:
         for folder in folders:
             log = folder / "metrics.jsonl"
@@ -98,6 +114,6 @@ def _curves(found: Sequence[Condition], host: str, out: Path) -> list[dict[str, 
                 copy = Path("curves") / f"{name.replace(' ', '_')}.jsonl"
                 (out / copy).parent.mkdir(parents=True, exist_ok=True)
                 shutil.copyfile(log, out / copy)
-                curves.append({"name": name, "path": str(copy)})
+                kept.append({"name": name, "path": str(copy)})
                 break
-    return curves
+    return kept

@@ -19,7 +19,8 @@ from trace_jax.types import LEVELS, PRISTINE
 
 SCHEMA = 1
 _SUMMED = (
-    "r_at_1", "r_at_5", "mse", "cosine", "micro_f1", "description_score", "function_score",
+    "map", "map_50", "ar", "r_at_1", "r_at_5", "mse", "cosine", "micro_f1", "description_score",
+    "function_score",
 )  # fmt: skip
 RUN_FILE, RECORDS_FILE, RESULTS_FILE = "run.json", "records.jsonl", "results.json"
 ANSWERS_FILE = "answers.jsonl"
