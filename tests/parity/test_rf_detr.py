@@ -147,6 +147,13 @@ def test_medium_size_equals_transformers(tmp_path):
     model, host = _load(tiny.MEDIUM, tmp_path, std=0.03)
     assert host.spec.tap.tokens == 1296 and host.spec.tap.dim == 384
     _assert_close(_compare(model, host, batch=1))
+    inputs = {
+        "pixel_values": tiny.pixels(host.image_size, 1, seed=1),
+        "sizes": np.asarray([[480, 640]], np.int32),
+    }
+    resumed, direct = host.resume(host.tap(inputs)), host.forward(inputs)
+    for field, got, want in zip(direct._fields, resumed, direct, strict=True):
+        np.testing.assert_array_equal(got, want, err_msg=field)
 
 
 def test_medium_has_the_published_tensors_and_parameters():
