@@ -17,12 +17,13 @@ from typing import Any
 
 import jax
 import numpy as np
+import optax
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh
 
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.progress import Progress
-from trace_jax.train import checkpoint, optimizer, sharding
+from trace_jax.train import checkpoint, ema, optimizer, sharding
 from trace_jax.train.batches import Batch, BatchSource, Prefetcher
 from trace_jax.train.metrics_log import MetricsLog
 from trace_jax.train.optimizer import OptimizerConfig
@@ -128,6 +129,7 @@ def fit(
     workdir: str | Path,
     mesh: Mesh | None = None,
     constants: Mapping[str, Any] | None = None,
+    transform: optax.GradientTransformation | None = None,
     evaluate: Callable[[Any, int], Mapping[str, float]] | None = None,
     on_best: Callable[[Any, int, Mapping[str, float]], None] | None = None,
     on_save: Callable[[Any, int, Mapping[str, float]], None] | None = None,
@@ -146,9 +148,14 @@ def fit(
       workdir: gets checkpoints/, metrics.jsonl, tensorboard/.
       mesh: from train.sharding.make_mesh; by default over all devices.
       constants: pytrees that join every batch, placed once on every device.
-      evaluate: (device params, step) -> plain floats; called on every process.
-      on_best: (numpy params, step, metrics); first process only, when `best_metric` improved. It
-        may be called again for the same step after a break, with equal arguments.
+      transform: the optimizer, by default `optimizer.make(config.optim, steps)`. The rate logged
+        is `config.optim`'s either way.
+      evaluate: (device params, step) -> plain floats; called on every process. Where the optimizer
+        keeps an average of the parameters (train.ema), that is evaluated too: its metrics end in
+        "_ema", and the better of the two decides what is best.
+      on_best: (numpy params, step, metrics); first process only, when `best_metric` improved. The
+        parameters are the better ones, the average's if it was better. It may be called again for
+        the same step after a break, with equal arguments.
       on_save: like on_best, at each checkpoint, with the newest metrics.
       stamp: JSON-able description of the run; a checkpoint with another stamp is refused.
       stop_at: pause after this step with a checkpoint, as a signal would.
@@ -161,7 +168,9 @@ def fit(
         raise UserError("loop.steps: at least 1.")
     mesh = mesh or sharding.make_mesh(config.model_axis)
     with jax.set_mesh(mesh):
-        run = _Run(loss_fn, params, config, Path(workdir), mesh, dict(stamp or {}), label)
+        run = _Run(
+            loss_fn, params, config, Path(workdir), mesh, dict(stamp or {}), label, transform
+        )
         whole = jax.tree.map(lambda _: sharding.replicated(mesh), dict(constants or {}))
         run.constants = sharding.place(dict(constants or {}), whole)
         run.evaluate, run.on_best, run.on_save = evaluate, on_best, on_save
@@ -185,12 +194,13 @@ class _Run:
         mesh: Mesh,
         stamp: dict[str, Any],
         label: str,
+        transform: optax.GradientTransformation | None,
     ) -> None:
         self.config, self.mesh, self.stamp, self.label = config, mesh, stamp, label
         self.loss_fn = loss_fn
         self.root = workdir / "checkpoints"
         self.first = jax.process_index() == 0
-        self.tx = optimizer.make(config.optim, config.steps)
+        self.tx = transform or optimizer.make(config.optim, config.steps)
         self.progress = _Progress()
         shapes = jax.eval_shape(lambda p: create(p, self.tx), params)
         self.shardings = sharding.tree_shardings(shapes, mesh, config.min_shard_size)
@@ -350,7 +360,11 @@ class _Run:
         assert self.evaluate is not None
         p, c = self.progress, self.config
         started = time.perf_counter()
+        average = ema.average_of(self.state.opt_state)
         values = {k: float(v) for k, v in self.evaluate(self.state.params, self.step).items()}
+        if average is not None:
+            found = self.evaluate(average, self.step)
+            values |= {f"{k}_ema": float(v) for k, v in found.items()}
         bad = [f"{k} is {v}" for k, v in values.items() if not math.isfinite(v)]
         if bad:
             raise FaultsError(f"evaluation at step {self.step}: values are not finite", bad)
@@ -361,21 +375,30 @@ class _Run:
         self.log.write(self.step, "val", {**values, "time/seconds": time.perf_counter() - started})
         p.metrics.update(values)
         p.evaluated_step = self.step
-        sign = 1.0 if c.best_mode == "max" else -1.0
-        if (
-            p.best_step is None
-            or sign * (values[c.best_metric] - p.best_metrics[c.best_metric]) > 0
-        ):
+        name, value = self._better(values)
+        if p.best_step is None or self._gain(value, self._better(p.best_metrics)[1]) > 0:
             p.best_step, p.best_metrics, p.evaluations_since_best = self.step, values, 0
-            self._call(self.on_best, values)
+            chosen = self.state.params if name == c.best_metric else average
+            self._call(self.on_best, values, chosen)
         else:
             p.evaluations_since_best += 1
             if c.patience and p.evaluations_since_best >= c.patience:
                 p.stopped_early = True
                 self._say(
                     f"stopping early at step {self.step}: {c.best_metric} has not improved since "
-                    f"step {p.best_step} ({p.best_metrics[c.best_metric]:.4f})."
+                    f"step {p.best_step} ({self._better(p.best_metrics)[1]:.4f})."
                 )
+
+    def _better(self, values: Mapping[str, float]) -> tuple[str, float]:
+        """Name and value of the best metric, of the parameters or of their average."""
+        name = self.config.best_metric
+        other = f"{name}_ema"
+        if other in values and self._gain(values[other], values[name]) > 0:
+            name = other
+        return name, values[name]
+
+    def _gain(self, value: float, before: float) -> float:
+        return value - before if self.config.best_mode == "max" else before - value
 
     def _save(self) -> None:
         bad = first_bad_leaf(self.state)
@@ -390,13 +413,13 @@ class _Run:
             "stamp": self.stamp,
             "progress": dataclasses.asdict(self.progress),
         }
-        self._call(self.on_save, self.progress.metrics)
+        self._call(self.on_save, self.progress.metrics, self.state.params)
         checkpoint.save(self.root, self.state, meta)
         checkpoint.prune(self.root, self.config.keep, self.progress.best_step)
 
-    def _call(self, callback: Callable | None, values: Mapping[str, float]) -> None:
+    def _call(self, callback: Callable | None, values: Mapping[str, float], params: Any) -> None:
         if callback is not None:
-            params = sharding.to_host(self.state.params, self.mesh)
+            params = sharding.to_host(params, self.mesh)
             if self.first:
                 callback(params, self.step, dict(values))
 

@@ -73,13 +73,21 @@ def decays(params: Any, no_decay: tuple[str, ...]) -> Any:
     return jax.tree_util.tree_map_with_path(one, params)
 
 
-def make(config: OptimizerConfig, steps: int) -> optax.GradientTransformation:
-    """AdamW without clipping: the step clips, since it needs the norm by leaf anyway."""
+def make(
+    config: OptimizerConfig, steps: int, *, decaying: Any = None
+) -> optax.GradientTransformation:
+    """AdamW without clipping: the step clips, since it needs the norm by leaf anyway.
+
+    Args:
+      config: see the class.
+      steps: length of the run.
+      decaying: a tree like the parameters', true where weight decay acts; by default `decays`.
+    """
     return optax.adamw(
         schedule(config, steps),
         b1=config.b1,
         b2=config.b2,
         eps=config.eps,
         weight_decay=config.weight_decay,
-        mask=lambda params: decays(params, config.no_decay),
+        mask=lambda params: decays(params, config.no_decay) if decaying is None else decaying,
     )
