@@ -101,7 +101,7 @@ class Scored:
                 found.append(
                     Comparison(
                         NAME, name, "base", severity, "map", *map(_known, one.gain),
-                        *map(_known, one.relative), one.p, one.gain[0] > 0, len(images),
+                        *map(_known, one.relative), one.p, bool(one.gain[0] > 0), len(images),
                         len(images),
                     )
                 )  # fmt: skip
