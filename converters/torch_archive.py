@@ -227,8 +227,9 @@ def _check_opcodes(data: bytes) -> None:
         if opcode.name in _FORBIDDEN:
             raise UserError(f"its description uses the pickle instruction {opcode.name}")
         # The memo is a list as long as the largest place asked for.
-        if opcode.name.endswith("PUT") and int(argument) > len(data):
-            raise UserError(f"its description asks for {argument} places of memory")
+        places = argument if opcode.name.endswith("PUT") and isinstance(argument, int) else 0
+        if places > len(data):
+            raise UserError(f"its description asks for {places} places of memory")
 
 
 class _Reader(pickle.Unpickler):

@@ -84,7 +84,7 @@ def _compare(model, host, batch: int) -> dict[str, float]:
     inputs = {"pixel_values": values, "sizes": sizes}
     features = host.tap(inputs)
     decoded = jax.jit(host.apply_decode)(host.params, features.tokens)
-    index = np.asarray(decoded.index)
+    index = np.asarray(decoded.selected)
     want = tiny.run(model, values, select=index)
     _assert_same_ranks(index, want["index"], want["selection_scores"])
     output = host.resume(features)

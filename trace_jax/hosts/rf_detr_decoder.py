@@ -79,14 +79,14 @@ class Decoded(NamedTuple):
 
     Attributes:
       memory: [B, N, D], the projected map in raster order.
-      index: [B, Q], selected tokens of `memory`, best first in each group.
+      selected: [B, Q], tokens of `memory`, best first in each group.
       enc_logits, enc_boxes: [B, Q, C] and [B, Q, 4], what the first stage says of them.
       references: [B, Q, 4], boxes around which the decoder looks.
       states: [L, B, Q, D], normalised output of every decoder layer.
     """
 
     memory: Float[Array, "b n d"]
-    index: Int[Array, "b q"]
+    selected: Int[Array, "b q"]
     enc_logits: Float[Array, "b q c"]
     enc_boxes: Float[Array, "b q 4"]
     references: Float[Array, "b q 4"]
@@ -202,7 +202,7 @@ class Heads(nnx.Module):
     def __init__(self, config: DetectorConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
         width = config.width
         self.classes = Linear(width, config.classes, bias=True, dtype=dtype, rngs=rngs)
-        self.classes.bias[...] = jnp.full((config.classes,), _PRIOR, dtype)
+        self.classes.bias = nnx.Param(jnp.full((config.classes,), _PRIOR, dtype))
         self.boxes = Perceptron((width, width, width, 4), zero=True, dtype=dtype, rngs=rngs)
 
 
@@ -350,7 +350,7 @@ def proposals(side: int) -> tuple[np.ndarray, np.ndarray]:
     y, x = np.meshgrid(line, line, indexing="ij")
     size = np.full_like(x, _ANCHOR)
     boxes = np.stack([x, y, size, size], axis=-1).reshape(-1, 4)
-    valid = ((boxes > _MARGIN) & (boxes < 1 - _MARGIN)).all(axis=-1)
+    valid = np.logical_and(boxes > _MARGIN, boxes < 1 - _MARGIN).min(axis=-1)
     return np.where(valid[:, None], boxes, np.float32(0)), valid
 
 

@@ -89,7 +89,7 @@ class DeformableAttention(nnx.Module):
         self.out = Linear(width, width, bias=True, dtype=dtype, rngs=rngs)
         # Heads start looking in different directions, farther with each point (paper, appendix).
         self.offsets.kernel[...] = jnp.zeros_like(self.offsets.kernel[...])
-        self.offsets.bias[...] = _directions(heads, levels, points).astype(dtype)
+        self.offsets.bias = nnx.Param(_directions(heads, levels, points).astype(dtype))
         self.weights.kernel[...] = jnp.zeros_like(self.weights.kernel[...])
         self.shape = (heads, levels, points)
 
