@@ -28,14 +28,20 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> dict:
     assert done.returncode == 0, done.stderr
     assert done.stdout.strip().splitlines()[-1] == str(out / "report.html")
     assert (out / "report.html").stat().st_size > 50_000
-    return json.loads((out / "results.json").read_text(encoding="utf-8"))
+    assert (out / "answers" / "report.html").stat().st_size > 50_000
+    assert 'href="answers/report.html"' in (out / "report.html").read_text(encoding="utf-8")
+    found = json.loads((out / "results.json").read_text(encoding="utf-8"))
+    return found | {"answers": json.loads((out / "answers" / "results.json").read_text())}
 
 
-def _row(results: dict, condition: str, metric: str, severity: str = "all") -> dict:
+def _row(
+    results: dict, condition: str, metric: str, severity: str = "all", task: str | None = None
+) -> dict:
     found = [
         row
         for row in results["rows"]
         if (row["condition"], row["metric"], row["severity"]) == (condition, metric, severity)
+        and task in (None, row["task"])
     ]
     assert len(found) == 1, (condition, metric, severity, len(found))
     return found[0]
@@ -78,3 +84,32 @@ def test_our_recipe_beats_the_level_blind_controls(results: dict) -> None:
 def test_oracle_and_ceiling_are_shown(results: dict) -> None:
     assert 0 < _value(results, "mean_shift_oracle", "r_at_1") <= 1
     assert _value(results, "pristine", "r_at_1") >= _value(results, "base", "r_at_1")
+
+
+@pytest.mark.slow
+def test_the_answering_host_shows_every_task(results: dict) -> None:
+    own = results["answers"]
+    for task, metric in (
+        ("retrieval", "r_at_1"),
+        ("material", "micro_f1"),
+        ("description", "description_score"),
+        ("function", "function_score"),
+        ("damage", "accuracy"),
+    ):
+        for condition in ("base", "frm", "frm_plus"):
+            assert 0 < _row(own, condition, metric, "all", task)["value"] < 1, (task, condition)
+    for metric in ("r_at_1", "description_score", "identity_accuracy", "function_accuracy"):
+        first, last = (_value(own, "base", metric, level) for level in ("L0", "L4"))
+        assert last < first, metric
+    for condition in ("frm", "frm_plus"):
+        assert _row(own, condition, "r_at_1_gain")["low"] > 0
+
+
+@pytest.mark.slow
+def test_the_gate_keeps_recovery_out_of_questions_about_damage(results: dict) -> None:
+    own = results["answers"]
+    for severity in ("L0", "L4", "all", "pristine"):
+        base, recovered = (
+            _row(own, name, "accuracy", severity, "damage")["value"] for name in ("base", "frm")
+        )
+        assert base == recovered

@@ -26,6 +26,8 @@ def get_config() -> ConfigDict:
     config.host = ConfigDict(
         {
             "name": "qwen3_vl_nano",
+            # A host of the same sizes to go on from, a folder; "" for none.
+            "start": "",
             # Where the tower starts; "" for random.
             "tower": "siglip2_nano",
             # Rows of the vocabulary besides special tokens and whole questions.
@@ -72,9 +74,18 @@ def get_config() -> ConfigDict:
     config.data.side = 96
     config.data.burnt = "runs/data/nano_pretrain_burnt"
     config.batch = ConfigDict(
-        # size: pristine instances, two pictures of each; burnt: burnt pictures; calm: share of
-        # second questions about a pristine picture's (absent) damage.
-        {"size": 24, "hard_types": 6, "same_view": 0.5, "burnt": 16, "calm": 0.3}
+        # size: pristine instances, two pictures of each; second: share of their pictures that are
+        # asked twice; calm: share of those second questions that are about (absent) damage; burnt:
+        # burnt pictures, each asked burnt_questions times.
+        {
+            "size": 24,
+            "hard_types": 6,
+            "same_view": 0.5,
+            "second": 1.0,
+            "calm": 0.3,
+            "burnt": 16,
+            "burnt_questions": 2,
+        }
     )
     config.loss = ConfigDict(
         {

@@ -160,12 +160,22 @@ def _new_host(config: ConfigDict, turns: Sequence[Turn], workdir: Path) -> Qwen3
 
 
 def _start(host: Qwen3VL, config: ConfigDict, load_host: Callable[..., Any]) -> dict[str, Any]:
-    """Random parameters, the tower's from a SigLIP host: Qwen3-VL's tower began as one too.
+    """A host to go on from, or random parameters, the tower's from a SigLIP host: Qwen3-VL's tower
+    began as one too.
 
     Blocks and position table are alike; a patch is the same picture in every frame, so the patch
     kernel is shared out over them; SigLIP's last norm becomes the merger's.
     """
     params: dict[str, Any] = dict(host.params)
+    if config.host.start:
+        given = load_host(config.host.name, weights=config.host.start).params
+        shapes = [jax.tree.map(lambda leaf: leaf.shape, tree) for tree in (given, params)]
+        if shapes[0] != shapes[1]:
+            raise UserError(
+                f"host.start={config.host.start}: is of other sizes than config.host.config, or of "
+                "another vocabulary"
+            )
+        return jax.tree.map(lambda leaf: jnp.asarray(leaf, "float32"), dict(given))
     if not config.host.tower:
         return params
     source = load_host(config.host.tower)
@@ -253,17 +263,20 @@ class _Draw:
         fires = rng.integers(len(self._burnt), size=c.burnt)
         pictures = np.concatenate([chosen, chosen])
         count = len(pictures)
-        # Of a pristine picture: a task's question, and one that may be about (no) damage.
+        # Of a pristine picture: a task's question, and one that may be about (no) damage; `second`
+        # is the share of pictures that are asked the latter.
         kinds = len(self._per(self.origin, len(self._data.identity)))
         calms = len(self._per(self.calm, len(self._data.identity)))
         damages = len(self._per(self.damage, len(self._burnt)))
         tasks = rng.integers(kinds, size=count)
         others = np.where(rng.random(count) < c.calm, -1, (tasks + 1) % kinds)
         calm = others < 0
+        asked = rng.permutation(count) < round(c.second * count)
+        calm, other = calm & asked, ~calm & asked
         parts = [
             self.origin.take(pictures * kinds + tasks, np.arange(count), self._stride),
             self.origin.take(
-                pictures[~calm] * kinds + others[~calm], np.flatnonzero(~calm), self._stride
+                pictures[other] * kinds + others[other], np.flatnonzero(other), self._stride
             ),
             self.calm.take(
                 pictures[calm] * calms + rng.integers(calms, size=int(calm.sum())),
@@ -276,7 +289,7 @@ class _Draw:
                     count + np.arange(len(fires)),
                     self._stride,
                 )
-                for _ in range(2)
+                for _ in range(c.burnt_questions)
             ),
         ]
         return {

@@ -18,10 +18,21 @@ from trace_jax.tasks.records import Columns
 from trace_jax.types import LEVELS, PRISTINE
 
 SCHEMA = 1
-_SUMMED = (
-    "map", "map_50", "ar", "r_at_1", "r_at_5", "mse", "cosine", "micro_f1", "description_score",
-    "function_score",
-)  # fmt: skip
+# What a terminal shows: (task, metric) and the column's head.
+_SUMMED = {
+    ("detection", "map"): "mAP",
+    ("detection", "map_50"): "mAP@0.5",
+    ("detection", "ar"): "AR",
+    ("retrieval", "r_at_1"): "r_at_1",
+    ("retrieval", "r_at_5"): "r_at_5",
+    ("feature_recovery", "mse"): "mse",
+    ("feature_recovery", "cosine"): "cosine",
+    ("material", "micro_f1"): "material",
+    ("description", "description_score"): "descript.",
+    ("description", "identity_accuracy"): "identity",
+    ("function", "function_score"): "function",
+    ("damage", "accuracy"): "damage",
+}
 RUN_FILE, RECORDS_FILE, RESULTS_FILE = "run.json", "records.jsonl", "results.json"
 ANSWERS_FILE = "answers.jsonl"
 
@@ -113,16 +124,17 @@ def summary(folder: str | Path) -> str:
     """The pooled numbers of a results folder as plain lines for a terminal."""
     raw = files.read_json(Path(folder) / RESULTS_FILE)
     pooled = {
-        (r["condition"], r["metric"]): r["value"] for r in raw["rows"] if r["severity"] == "all"
+        (r["condition"], r["task"], r["metric"]): r["value"]
+        for r in raw["rows"]
+        if r["severity"] == "all"
     }
-    names = list(dict.fromkeys(condition for condition, _ in pooled))
-    metrics = [m for m in _SUMMED if any(k[1] == m for k in pooled)]
-    short = {"description_score": "descript.", "function_score": "function"}
+    names = list(dict.fromkeys(condition for condition, _, _ in pooled))
+    shown = {key: head for key, head in _SUMMED.items() if any(k[1:] == key for k in pooled)}
     levels = [s for s in LEVELS if any(r["severity"] == s for r in raw["rows"])]
     over = "-".join(dict.fromkeys((levels[0], levels[-1]))) if levels else "no levels"
-    lines = [f"{'pooled over ' + over:<19}" + "".join(f"{short.get(m, m):>10}" for m in metrics)]
+    lines = [f"{'pooled over ' + over:<19}" + "".join(f"{head:>10}" for head in shown.values())]
     for name in names:
-        cells = [pooled.get((name, m)) for m in metrics]
+        cells = [pooled.get((name, *key)) for key in shown]
         texts = ["-" if v is None else f"{v:.4f}" for v in cells]
         lines.append(f"{name:<19}" + "".join(f"{text:>10}" for text in texts))
     return "\n".join(lines)
