@@ -9,9 +9,10 @@ from converters.decoder import TEXT_SECTION, text_decoder
 from converters.rules import DROP_FIRST, Rule, Take, conv_rows
 from converters.towers import Family, linear, norm, rotary_blocks
 from trace_jax.hosts import llava_onevision
+from trace_jax.hosts.merging import MergingConfig
 
 
-def family(config: llava_onevision.LlavaOnevisionConfig) -> Family:
+def family(config: MergingConfig) -> Family:
     """Rules for LLaVA-OneVision-1.5 checkpoints, the hub's names (`visual`, `model`, `lm_head`)."""
     hub, flax = "visual", "vision"
     # The published Conv2d has no axis for frames.

@@ -8,7 +8,6 @@ several images in one call, takes the class tokens out at the wrong places.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
@@ -20,10 +19,9 @@ from jaxtyping import Array, Bool, Float, Int
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.hosts import hub_config, text_decoder
 from trace_jax.hosts.base import ImageInputs, Params
-from trace_jax.hosts.merging import MergingHost
-from trace_jax.hosts.text_decoder import DecoderConfig, TextDecoder
+from trace_jax.hosts.merging import MergingConfig, MergingHost, tower_faults
+from trace_jax.hosts.text_decoder import TextDecoder
 from trace_jax.hosts.vision_language import ImageTokens
-from trace_jax.nn.activations import ACTIVATIONS
 from trace_jax.nn.linear import Linear
 from trace_jax.nn.mergers import Merger
 from trace_jax.nn.norms import LayerNorm
@@ -64,31 +62,7 @@ _THETA = 10_000.0
 _small_normal = jax.nn.initializers.normal(0.02)
 
 
-@dataclasses.dataclass(frozen=True)
-class LlavaOnevisionConfig:
-    """Sizes.
-
-    Attributes:
-      vision: geometry of the tower's blocks.
-      text: geometry of the decoder.
-      patch, temporal, merge: side of a patch in pixels, frames of a patch, side of a merge block.
-      image_token: id of the placeholder.
-    """
-
-    vision: RotaryStackConfig
-    text: DecoderConfig
-    patch: int
-    temporal: int
-    merge: int
-    image_token: int
-
-    @property
-    def patch_values(self) -> int:
-        """Numbers in a patch."""
-        return 3 * self.temporal * self.patch**2
-
-
-def parse(config: Mapping[str, Any]) -> LlavaOnevisionConfig:
+def parse(config: Mapping[str, Any]) -> MergingConfig:
     """Sizes from a config.json of model_type "llavaonevision1_5".
 
     Raises:
@@ -110,21 +84,12 @@ def parse(config: Mapping[str, Any]) -> LlavaOnevisionConfig:
         layout="plain",
     )
     width, heads = vision["embed_dim"], vision["num_heads"]
-    faults = []
-    if vision["hidden_act"] not in ACTIVATIONS:
-        faults.append(f"vision_config.hidden_act {vision['hidden_act']!r} is unknown")
+    faults = tower_faults(vision, text, width="embed_dim", out="text_hidden_size")
     if vision["hidden_size"] != width:
         faults.append(f"vision_config.hidden_size is not embed_dim {width}")
-    if width % heads or width // heads % 4:
-        faults.append("vision_config.embed_dim is no multiple of 4 * num_heads")
-    if vision["text_hidden_size"] != text.width:
-        faults.append(
-            f"vision_config.text_hidden_size {vision['text_hidden_size']} is not the decoder's "
-            f"hidden_size {text.width}"
-        )
     if faults:
         raise FaultsError("config.json describes no model this host can be", faults)
-    return LlavaOnevisionConfig(
+    return MergingConfig(
         vision=RotaryStackConfig(
             width=width,
             hidden=vision["intermediate_size"],
@@ -150,7 +115,7 @@ class RiceTower(nnx.Module):
     angles are learned.
     """
 
-    def __init__(self, config: LlavaOnevisionConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: MergingConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
         c, width = config.vision, config.vision.width
         self.patches = Linear(config.patch_values, width, bias=False, dtype=dtype, rngs=rngs)
         self.cls = nnx.Param(_small_normal(rngs.params(), (width,), dtype))
@@ -205,7 +170,7 @@ class RiceTower(nnx.Module):
 class LlavaOnevisionModel(nnx.Module):
     """Tower and decoder."""
 
-    def __init__(self, config: LlavaOnevisionConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
+    def __init__(self, config: MergingConfig, *, dtype: jnp.dtype, rngs: nnx.Rngs) -> None:
         self.vision = RiceTower(config, dtype=dtype, rngs=rngs)
         self.text = TextDecoder(config.text, dtype=dtype, rngs=rngs)
 
@@ -217,7 +182,7 @@ class LlavaOnevision(MergingHost):
     taps = ("post_merger", "pre_merger")
     hub_id = "lmms-lab/LLaVA-OneVision-1.5-4B-Instruct"
     image_defaults = IMAGE_DEFAULTS
-    model: LlavaOnevisionConfig
+    model: MergingConfig
 
     @staticmethod
     def written_prompt(question: str, images: int) -> str:
@@ -228,13 +193,11 @@ class LlavaOnevision(MergingHost):
         )
 
     @classmethod
-    def parse(cls, config: Mapping[str, Any]) -> LlavaOnevisionConfig:
+    def parse(cls, config: Mapping[str, Any]) -> MergingConfig:
         return parse(config)
 
     @classmethod
-    def module(
-        cls, model: LlavaOnevisionConfig, dtype: jnp.dtype, rngs: nnx.Rngs
-    ) -> LlavaOnevisionModel:
+    def module(cls, model: MergingConfig, dtype: jnp.dtype, rngs: nnx.Rngs) -> LlavaOnevisionModel:
         return LlavaOnevisionModel(model, dtype=dtype, rngs=rngs)
 
     def apply_tap(self, params: Params, inputs: ImageInputs) -> Features:

@@ -18,11 +18,10 @@ from jaxtyping import Array, Bool, Float, Int
 from trace_jax.errors import FaultsError
 from trace_jax.hosts import hub_config, text_decoder
 from trace_jax.hosts.base import ImageInputs, Params
-from trace_jax.hosts.merging import MergingHost
+from trace_jax.hosts.merging import MergingConfig, MergingHost, tower_faults
 from trace_jax.hosts.preprocess import CLIP_DEFAULTS
-from trace_jax.hosts.text_decoder import DecoderConfig, TextDecoder
+from trace_jax.hosts.text_decoder import TextDecoder
 from trace_jax.hosts.vision_language import ImageTokens
-from trace_jax.nn.activations import ACTIVATIONS
 from trace_jax.nn.linear import Linear
 from trace_jax.nn.mergers import Merger
 from trace_jax.nn.rope import axial_angles
@@ -66,32 +65,17 @@ IMAGE_DEFAULTS: dict[str, Any] = {
 _EPS, _THETA = 1e-6, 10_000.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Qwen25VLConfig:
-    """Sizes.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Qwen25VLConfig(MergingConfig):
+    """Sizes, those of MergingConfig and:
 
     Attributes:
-      vision: geometry of the tower's blocks.
-      text: geometry of the decoder.
-      patch, temporal, merge: side of a patch in pixels, frames of a patch, side of a merge block.
       window: side of a window in merge blocks.
       whole: numbers of the blocks that attend over the whole image.
-      image_token: id of the placeholder.
     """
 
-    vision: RotaryStackConfig
-    text: DecoderConfig
-    patch: int
-    temporal: int
-    merge: int
     window: int
     whole: tuple[int, ...]
-    image_token: int
-
-    @property
-    def patch_values(self) -> int:
-        """Numbers in a patch."""
-        return 3 * self.temporal * self.patch**2
 
 
 def parse(config: Mapping[str, Any]) -> Qwen25VLConfig:
@@ -120,23 +104,11 @@ def parse(config: Mapping[str, Any]) -> Qwen25VLConfig:
     patch = hub_config.square(vision["patch_size"], "vision_config.patch_size")
     merge, whole = vision["spatial_merge_size"], tuple(vision["fullatt_block_indexes"])
     window = vision["window_size"] // (merge * patch)
-    faults = []
+    faults = tower_faults(vision, text, width="hidden_size", out="out_hidden_size")
     if text.head_width != text.width // text.heads:
         faults.append(
             f"text_config.head_dim is {text.head_width}, this decoder's heads are hidden_size / "
             f"num_attention_heads = {text.width // text.heads} wide"
-        )
-    if vision["hidden_act"] not in ACTIVATIONS:
-        faults.append(f"vision_config.hidden_act {vision['hidden_act']!r} is unknown")
-    if (
-        vision["hidden_size"] % vision["num_heads"]
-        or vision["hidden_size"] // vision["num_heads"] % 4
-    ):
-        faults.append("vision_config.hidden_size is no multiple of 4 * num_heads")
-    if vision["out_hidden_size"] != text.width:
-        faults.append(
-            f"vision_config.out_hidden_size {vision['out_hidden_size']} is not the decoder's "
-            f"hidden_size {text.width}"
         )
     if window < 1:
         faults.append(

@@ -21,10 +21,9 @@ from jaxtyping import Array, Bool, Float, Int
 from trace_jax.errors import FaultsError, UserError
 from trace_jax.hosts import hub_config, text_decoder
 from trace_jax.hosts.base import ImageInputs, Params
-from trace_jax.hosts.merging import MergingHost
-from trace_jax.hosts.text_decoder import DecoderConfig, TextDecoder
+from trace_jax.hosts.merging import MergingConfig, MergingHost, tower_faults
+from trace_jax.hosts.text_decoder import TextDecoder
 from trace_jax.hosts.vision_language import ImageTokens, VisionLanguageHost
-from trace_jax.nn.activations import ACTIVATIONS
 from trace_jax.nn.embeddings import Embedding
 from trace_jax.nn.linear import Linear
 from trace_jax.nn.mergers import Merger
@@ -63,32 +62,17 @@ IMAGE_DEFAULTS: dict[str, Any] = {
 _EPS, _THETA = 1e-6, 10_000.0
 
 
-@dataclasses.dataclass(frozen=True)
-class Qwen3VLConfig:
-    """Sizes.
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Qwen3VLConfig(MergingConfig):
+    """Sizes, those of MergingConfig and:
 
     Attributes:
-      vision: geometry of the tower's blocks.
-      text: geometry of the decoder.
-      patch, temporal, merge: side of a patch in pixels, frames of a patch, side of a merge block.
       positions: side of the learned position grid.
       deepstack: blocks after which a stream leaves the tower.
-      image_token: id of the placeholder.
     """
 
-    vision: RotaryStackConfig
-    text: DecoderConfig
-    patch: int
-    temporal: int
-    merge: int
     positions: int
     deepstack: tuple[int, ...]
-    image_token: int
-
-    @property
-    def patch_values(self) -> int:
-        """Numbers in a patch."""
-        return 3 * self.temporal * self.patch**2
 
 
 def parse(config: Mapping[str, Any]) -> Qwen3VLConfig:
@@ -112,21 +96,9 @@ def parse(config: Mapping[str, Any]) -> Qwen3VLConfig:
     )
     side = math.isqrt(vision["num_position_embeddings"])
     deepstack = tuple(int(n) for n in vision["deepstack_visual_indexes"])
-    faults = []
+    faults = tower_faults(vision, text, width="hidden_size", out="out_hidden_size")
     if side * side != vision["num_position_embeddings"]:
         faults.append(f"num_position_embeddings {vision['num_position_embeddings']} is no square")
-    if vision["hidden_act"] not in ACTIVATIONS:
-        faults.append(f"vision_config.hidden_act {vision['hidden_act']!r} is unknown")
-    if (
-        vision["hidden_size"] % vision["num_heads"]
-        or vision["hidden_size"] // vision["num_heads"] % 4
-    ):
-        faults.append("vision_config.hidden_size is no multiple of 4 * num_heads")
-    if vision["out_hidden_size"] != text.width:
-        faults.append(
-            f"vision_config.out_hidden_size {vision['out_hidden_size']} is not the decoder's "
-            f"hidden_size {text.width}"
-        )
     if sorted(set(deepstack)) != list(deepstack) or any(n >= vision["depth"] for n in deepstack):
         faults.append(f"deepstack_visual_indexes {list(deepstack)} must rise and stay below depth")
     if len(deepstack) > text.depth:
