@@ -9,7 +9,7 @@ import jax
 import numpy as np
 import pytest
 from PIL import Image
-from support.html import Page
+from support.pages import Page
 
 import converters
 from configs.nano import rf_detr_frm

@@ -6,7 +6,7 @@ import shutil
 from xml.etree import ElementTree
 
 import pytest
-from support.html import Page
+from support.pages import Page
 from support.results import make_results
 
 from trace_jax import report

@@ -180,7 +180,7 @@ class _Work:
                         failures += isinstance(error, ServiceFailed)
                         if failures >= _FAILURES:
                             # A closed service or a spent quota: to try all others takes days.
-                            stopped = f"the service failed {failures} times in a row"
+                            stopped = f"the service failed {_FAILURES} times in a row"
                             self._stop.set()
                     except BudgetReached as error:
                         # The others go on as far as what is bought already takes them.
