@@ -26,8 +26,8 @@ def _taps(names: list[str]) -> list[tuple[str, str]]:
     found = []
     for name in names:
         own = hosts.lookup(name).family.taps
-        # A stream is a tap like any other; the tiny towers have as many as the class names.
-        found += [(name, tap) for tap in own]
+        # Of the DeepStack streams, which are alike, the first.
+        found += [(name, tap) for tap in own if tap not in ("deepstack_1", "deepstack_2")]
     return found
 
 
@@ -119,8 +119,9 @@ def test_an_answer_does_not_depend_on_its_batch(name):
     features = host.tap(host.preprocess(pictures))
     together = host.generate(features, prompts, max_new_tokens=16, return_tokens=True)
     logits = np.asarray(host.resume(features, prompts).logits)
-    for index, picture in enumerate(pictures):
-        own = host.tap(host.preprocess([picture]))
+    # The shortest prompt, most padded, and the longest.
+    for index in (0, 2):
+        own = host.tap(host.preprocess([pictures[index]]))
         (alone,) = host.generate(own, [prompts[index]], max_new_tokens=16, return_tokens=True)
         assert together[index] == alone
         want = np.asarray(host.resume(own, [prompts[index]]).logits)[0]

@@ -27,7 +27,10 @@ from trace_jax.hosts.base import abstract_params
 
 # Made by the published modeling_llavaonevision1_5.py; the README there names commit and tensors.
 GOLDEN = Path(__file__).parents[1] / "goldens" / "llava_onevision_1_5"
-SEEDS = (0, 1)
+SEEDS = (
+    pytest.param(0, id="seed 0"),
+    pytest.param(1, id="seed 1", marks=pytest.mark.slow),
+)
 # Sizes of pictures, and of prompts the lengths and how many pictures each has.
 CALLS = {
     "one": ([(56, 56)], [5], [1]),
@@ -37,7 +40,7 @@ CALLS = {
 }
 
 
-@pytest.fixture(scope="module", params=SEEDS, ids=lambda seed: f"seed {seed}")
+@pytest.fixture(scope="module", params=SEEDS)
 def pair(request, tmp_path_factory):
     model = rice.Reference(request.param)
     folder = model.save(tmp_path_factory.mktemp("rice"))
@@ -116,23 +119,6 @@ def test_logits_and_greedy_tokens(pair, call):
         resumed = bound.resume(bound.tap(inputs), prompts, images=images).logits
         np.testing.assert_array_equal(np.asarray(whole), np.asarray(resumed))
         assert error(whole, want) < END
-
-
-def test_an_answer_does_not_depend_on_its_batch(pair):
-    _, host, _ = pair
-    sizes, lengths, images = CALLS["three in a prompt"]
-    prompts, pictures = ids_with_images(lengths, images), _pictures(sizes)
-    together = host.tap(host.preprocess(pictures))
-    logits = host.resume(together, prompts, images=images).logits
-    answers = host.generate(together, prompts, images=images, return_tokens=True)
-    first = 0
-    for row, number in enumerate(images):
-        alone = host.tap(host.preprocess(pictures[first : first + number]))
-        first += number
-        got = host.resume(alone, prompts[row : row + 1], images=[number]).logits
-        assert error(got[0], np.asarray(logits[row])) < BLOCK
-        said = host.generate(alone, prompts[row : row + 1], images=[number], return_tokens=True)
-        assert said[0] == answers[row]
 
 
 @pytest.mark.parametrize(
