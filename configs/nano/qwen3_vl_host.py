@@ -10,6 +10,11 @@ The class is Qwen3-VL's, toy sizes: a tower of 6 blocks of width 192 on 16 px pa
 `siglip2_nano` as Qwen3-VL's own was from SigLIP 2; one DeepStack stream; a decoder of 4 layers of
 width 192. It answers the paper's three prompts about pristine pictures, and questions about damage
 about pristine and burnt ones; of burnt pictures it is never told what they were.
+
+Cost: 2,000 steps, 65 minutes on one core (0.5 steps/s), 4.4 GB of memory. Expect at the end, as the
+run prints: of 300 instances never trained on, 92% found from a second view, and 80% of the answers'
+tokens the likeliest. It is far from trained out: it names 20% of the pristine test objects among 189
+types. `--config.host.start=FOLDER` goes on from a host that a run wrote.
 """
 
 from __future__ import annotations
