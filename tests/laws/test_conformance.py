@@ -12,6 +12,7 @@ import pytest
 
 pytest.importorskip("torch")
 from support import tiny_hosts as tiny
+from support import vision_language
 
 import converters
 from trace_jax import hosts
@@ -182,3 +183,18 @@ def test_bfloat16_is_close(name):
         assert cosine > 0.98, cosine
     for leaf in _end(narrow, features, _prompts(name, 2)):
         assert np.isfinite(np.asarray(leaf, np.float32)).all()
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1000, 20), (20, 1000), (336, 337), (4000, 3000)])
+@pytest.mark.parametrize("name", ANSWERING)
+def test_placeholders_and_tower_count_alike(name, size):
+    """One function tells how many tokens an image has, to the prompt and to the tower."""
+    host = tiny.build(name)
+    inputs = host.preprocess([vision_language.picture(*size)])
+    shapes = jax.eval_shape(host.apply_tap, host.params, inputs)
+    features = shapes.replace(carry={"grid": host._grid(inputs)})
+    (count,) = np.asarray(host.token_counts(np.asarray(features.carry["grid"])))
+    assert shapes.tokens.shape[1] == count
+    text = host.arrange(features, tiny.prompts(name, [3], [1]))
+    slots = text["slots"][text["slots"] >= 0]
+    assert sorted(slots.tolist()) == list(range(count))
