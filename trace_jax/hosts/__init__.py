@@ -61,6 +61,7 @@ HOSTS: dict[str, HostEntry] = {
     "qwen3_vl": HostEntry(Qwen3VL, None, lower_case=False),
     "qwen3_vl_nano": HostEntry(Qwen3VL, "qwen3_vl_nano", lower_case=False),
     "rf_detr": HostEntry(RfDetr, None, lower_case=False),
+    "rf_detr_nano": HostEntry(RfDetr, "rf_detr_nano", lower_case=False),
     "siglip2_nano": HostEntry(Siglip2, "siglip2_nano", lower_case=True),
 }
 
