@@ -99,6 +99,7 @@ def test_a_resumed_run_ends_as_an_unbroken_one(config: ConfigDict, tmp_path: Pat
         _run(config, tmp_path / "whole")
 
 
+@pytest.mark.slow
 def test_it_learns(config: ConfigDict, tmp_path: Path) -> None:
     """The same few scenes, seen plainly, again and again: the loss falls by half and boxes fit."""
     config.views.update(flip=0.0, crop=0.0, sides=(64,))
@@ -111,6 +112,7 @@ def test_it_learns(config: ConfigDict, tmp_path: Path) -> None:
     assert result.metrics["map_50"] > 0.05
 
 
+@pytest.mark.slow
 def test_training_goes_on_from_given_weights(config: ConfigDict, tmp_path: Path) -> None:
     """Fine-tuning: the recipe's own rates, an epoch for length, bfloat16 inside the step."""
     first = hosts.build("rf_detr_nano", config.host.config.to_dict(), jax.random.key(3))
