@@ -88,6 +88,34 @@ def qwen3_vl_taps(name: str, page: ConfigDict, streams: int) -> ConfigDict:
     )
 
 
+def internvl_taps(name: str, page: ConfigDict) -> ConfigDict:
+    """Table 9's part on InternVL3.5: the tap.
+
+    Args:
+      name: of the ablation.
+      page: the FRM page at the post-projector tap.
+    """
+    first = "retrieval/r_at_1"
+    return grid(
+        name,
+        page,
+        title="Tap point",
+        place="Table 9",
+        runs={"post_projector": {}, "pre_projector": {"host": {"tap": "pre_projector"}}},
+        rows=[
+            {
+                "title": "FRM post-projector",
+                "run": "post_projector",
+                "paper": {first: 74.92},
+            },
+            {"title": "FRM pre-projector", "run": "pre_projector", "paper": {first: 63.84}},
+        ],
+        columns=(first, "feature_recovery/cosine"),
+        # Table 4 has the frozen host.
+        ends={"No FRM": {first: 59.09}},
+    )
+
+
 def grid(
     name: str,
     page: ConfigDict,

@@ -13,8 +13,8 @@ from trace_jax.runs import ablate
 from trace_jax.runs.train import TrainConfig
 
 PAGES = (
-    "qwen3vl_loss", "qwen3vl_lambda", "qwen3vl_taps", "nano.siglip2_loss", "nano.siglip2_lambda",
-    "nano.qwen3_vl_taps",
+    "qwen3vl_loss", "qwen3vl_lambda", "qwen3vl_taps", "internvl_taps", "nano.siglip2_loss",
+    "nano.siglip2_lambda", "nano.qwen3_vl_taps",
 )  # fmt: skip
 
 
@@ -22,7 +22,7 @@ PAGES = (
 def test_every_run_of_a_page_is_a_training(name):
     page = importlib.import_module(f"configs.{name}").get_config()
     found = ablate.AblationConfig.read(page)
-    assert len(found.rows) >= 3 and found.title and found.place
+    assert len(found.rows) >= 2 and found.title and found.place
     for run, changes in found.runs.items():
         TrainConfig.read(ablate._page(found.page, run, changes))
     changed = {json.dumps(changes, sort_keys=True) for changes in found.runs.values()}

@@ -13,8 +13,8 @@ about pristine and burnt ones; of burnt pictures it is never told what they were
 
 Cost: 2,000 steps, 65 minutes on one core (0.5 steps/s), 4.4 GB of memory. Expect at the end, as the
 run prints: of 300 instances never trained on, 92% found from a second view, and 80% of the answers'
-tokens the likeliest. It is far from trained out: it names 20% of the pristine test objects among 189
-types. `--config.host.start=FOLDER` goes on from a host that a run wrote.
+tokens the likeliest. It is far from trained out: it names 20% of the pristine test objects among
+189 types. `--config.host.start=FOLDER` goes on from a host that a run wrote.
 """
 
 from __future__ import annotations
