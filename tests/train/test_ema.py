@@ -28,7 +28,7 @@ def test_the_average_follows_the_rule_of_the_recipe() -> None:
         keep = 0.993 * (1 - math.exp(-n / 100))
         wanted = keep * wanted + (1 - keep) * np.asarray(params["x"])
         np.testing.assert_allclose(ema.average_of(state)["x"], wanted, rtol=1e-6)
-    assert int(state.count) == 7
+    assert int(state.done) == 7
 
 
 def test_the_decay_rises_to_its_value() -> None:

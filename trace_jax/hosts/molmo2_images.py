@@ -185,7 +185,7 @@ class Molmo2Images:
         pooling = [self._pooling(picture.height, picture.width) for picture in pictures]
         per_crop = (self.crop // self.patch) ** 2
         values = self.patch**2 * 3
-        out = {
+        out: dict[str, np.ndarray] = {
             "crops": np.zeros(
                 (len(images), max(map(len, crops), default=0), per_crop, values), np.float32
             ),
@@ -252,8 +252,8 @@ class Molmo2Images:
         rows, columns = self.tiles(height, width)
         side = self.crop // self.patch
         small = np.arange(side * side).reshape(side, side)
-        places = side * side + np.arange(rows * columns * side * side)
-        places = places.reshape(rows, columns, side, side)
+        numbers = side * side + np.arange(rows * columns * side * side)
+        places = numbers.reshape(rows, columns, side, side)
         left, right = self.constants["overlap_margins"]
 
         def kept(number: int, count: int) -> slice:

@@ -63,14 +63,12 @@ class VisionLanguageHost(Host):
       spatial: whether image tokens have row and column positions (mrope).
       image_words: an image's grid to all ids that stand for it, where a prompt has more of them
         than its tokens' (Molmo2's markers), or None.
-      patch_token: id of one image token, where it is another than the placeholder's, or None.
     """
 
     tokenizer: Chat
     added = False
     spatial = False
     image_words: Callable[[np.ndarray], np.ndarray] | None = None
-    patch_token: int | None = None
 
     def __init__(self, **given: Any) -> None:
         super().__init__(**given)
@@ -107,6 +105,11 @@ class VisionLanguageHost(Host):
 
     def together(self, text: TextInputs) -> Array | None:
         """[B, L] which tokens see each other besides causally, or None."""
+        return None
+
+    @property
+    def patch_token(self) -> int | None:
+        """Id of one image token, where it is another than the placeholder's."""
         return None
 
     @property

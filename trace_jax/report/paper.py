@@ -69,7 +69,7 @@ def _changes_table(results: Evaluation) -> Table:
 
 def _hosts_table(results: Evaluation) -> list[Table]:
     """Base, with FRM and the gain, by task: this run's FRMs, then the paper's hosts (Table 4)."""
-    found = []
+    found: list[Table] = []
     for task, metric in dict.fromkeys((r["task"], r["metric"]) for r in PAPER["table4"]["rows"]):
         base = results.row(task, "base", ALL, metric)
         if base is None:

@@ -24,6 +24,7 @@ from trace_jax.errors import UserError
 from trace_jax.runs import cache as cache_run
 from trace_jax.runs import evaluate, train
 from trace_jax.runs.conditions import BASE, PRISTINE
+from trace_jax.train import config as strict
 
 DEFAULT_ROOT = Path("runs/ablate")
 _KEPT = "kept"
@@ -85,7 +86,7 @@ class AblationConfig:
             )
         given = page.to_dict()
         rows = tuple(
-            Row(**{k: tuple(v) if isinstance(v, list | tuple) else v for k, v in row.items()})
+            strict.build(Row, {**row, "streams": tuple(row.get("streams", ()))}, "config.rows")
             for row in given["rows"]
         )
         named = {row.run for row in rows} | {name for row in rows for name in row.streams}

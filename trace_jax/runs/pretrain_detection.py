@@ -73,7 +73,7 @@ class _Page:
 
     @classmethod
     def read(cls, config: ConfigDict) -> _Page:
-        sections = {
+        sections: dict[str, Any] = {
             field.name: strict.build(kind, config[field.name], f"config.{field.name}")
             for field, kind in zip(
                 dataclasses.fields(cls),

@@ -66,7 +66,9 @@ class Scored:
                 value, low, high = evaluator.interval(
                     images, resamples=scope.resamples, seed=scope.seed
                 )
-                values = {"map": (value, low, high)}
+                values: dict[str, tuple[float, float | None, float | None]] = {
+                    "map": (value, low, high)
+                }
                 values |= {metric: (getattr(scores, metric), None, None) for metric in PLAIN}
                 values |= {
                     f"map_{area}": (number, None, None) for area, number in scores.by_area.items()
@@ -98,13 +100,26 @@ class Scored:
                 one = self._against_base(name, severity, scope)
                 if math.isnan(one.gain[0]):
                     continue
+                relative = [_known(value) for value in one.relative]
                 found.append(
                     Comparison(
-                        NAME, name, "base", severity, "map", *map(_known, one.gain),
-                        *map(_known, one.relative), one.p, bool(one.gain[0] > 0), len(images),
-                        len(images),
+                        task=NAME,
+                        condition=name,
+                        against="base",
+                        severity=severity,
+                        metric="map",
+                        difference=float(one.gain[0]),
+                        low=_known(one.gain[1]),
+                        high=_known(one.gain[2]),
+                        relative=relative[0],
+                        relative_low=relative[1],
+                        relative_high=relative[2],
+                        p=float(one.p),
+                        better=bool(one.gain[0] > 0),
+                        n=len(images),
+                        identities=len(images),
                     )
-                )  # fmt: skip
+                )
         return found
 
     def _against_base(self, name: str, severity: str, scope: Scope) -> Difference:

@@ -96,7 +96,8 @@ def detection_loss(
     mask, labels = targets["mask"], targets["labels"]
     wanted = jnp.where(mask[..., None], targets["boxes"].astype(jnp.float32), jnp.array(_PADDING))
     labels = jnp.where(mask, labels, 0)
-    cost = matching.costs(*map(jax.lax.stop_gradient, (logits, boxes)), labels, wanted, config.cost)
+    seen, told = jax.lax.stop_gradient(logits), jax.lax.stop_gradient(boxes)
+    cost = matching.costs(seen, told, labels, wanted, config.cost)
     index = matching.match(cost, mask, groups)  # [S, B, G, T]
     index = index.reshape(*index.shape[:2], -1)
     pairs = Pairs(

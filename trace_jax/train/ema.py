@@ -37,12 +37,12 @@ class AveragedState(NamedTuple):
 
     Attributes:
       inner: of the wrapped optimizer.
-      count: int32 scalar, updates done.
+      done: int32 scalar, updates so far.
       average: like the parameters.
     """
 
     inner: Any
-    count: jax.Array
+    done: jax.Array
     average: Any
 
 
@@ -64,7 +64,7 @@ def averaged(
 
     def update(updates: Any, state: AveragedState, params: Any = None) -> tuple[Any, AveragedState]:
         updates, inner = optimizer.update(updates, state.inner, params)
-        count = state.count + 1
+        count = state.done + 1
         keep = decay_at(count, config)
         average = jax.tree.map(
             lambda old, new: (keep * old + (1 - keep) * new).astype(old.dtype),

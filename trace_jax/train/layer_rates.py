@@ -69,7 +69,7 @@ def share(path: str, blocks: int, last_stage: int, config: RatesConfig) -> float
             last = last_stage + 1
             top = config.encoder / config.base * config.component**2
             if part == _BLOCKS:
-                number = np.arange(1, blocks + 1)
+                number: np.ndarray | int = np.arange(1, blocks + 1)
             elif part == _NORM:
                 number = last + 1
             elif part in _EMBEDDINGS:

@@ -100,7 +100,7 @@ class SceneBatches:
         made = list(self._pool.map(self._view, rows, [step] * len(rows), range(len(rows))))
         side = side_of_step(self._views, self._seed, step)
         pixels = scaled(np.stack([one.pixels for one in made]), side)
-        batch = {
+        batch: dict[str, np.ndarray] = {
             "pixel_values": (pixels / np.float32(255) - self._mean) / self._std,
             "boxes": np.zeros((len(rows), self.objects, 4), np.float32),
             "labels": np.zeros((len(rows), self.objects), np.int32),
