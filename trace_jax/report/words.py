@@ -254,7 +254,7 @@ def _answers(results: Evaluation, frm: Condition) -> list[str]:
         one = results.comparison(task, frm.name, "base", ALL, metric)
         if row and one:
             parts.append(
-                f"{TASKS[task].lower()} {number(metric, row['value'])} "
+                f"{_named(task, metric)} {number(metric, row['value'])} "
                 f"({signed(metric, one['difference'])}{_between(one, ', 95%: ', '')}), "
                 f"{verdict(one['low'], one['high'], 'a clear gain', 'a clear loss')}"
             )
@@ -268,6 +268,10 @@ def _answers(results: Evaluation, frm: Condition) -> list[str]:
             f"points{_between(damage)}."
         )
     return found
+
+
+def _named(task: str, metric: str) -> str:
+    return "its identity" if metric == "identity_accuracy" else TASKS[task].lower()
 
 
 def _harm(results: Evaluation, frm: Condition) -> list[str]:
