@@ -127,6 +127,9 @@ def severity_table(results: Evaluation, task: str, metric: str) -> Table | None:
     best = {s: _best(results, task, metric, s) for s in severities}
     lines = []
     for condition in results.conditions:
+        # Controls answer no questions: where a condition has nothing to show, it has no line.
+        if not any(results.row(task, condition.name, s, metric) for s in severities):
+            continue
         cells = []
         for severity in severities:
             row = results.row(task, condition.name, severity, metric)
@@ -147,15 +150,22 @@ def severity_table(results: Evaluation, task: str, metric: str) -> Table | None:
 def comparison_table(results: Evaluation, task: str, metric: str) -> Table | None:
     """Paired differences, pooled over all levels, with interval and p-value."""
     relative = metric == "mse"
-    rivals = [c for c in results.conditions if c.name in ("base", "mean_shift", "ridge")]
+    rivals = [
+        rival
+        for rival in results.conditions
+        if rival.name in ("base", "mean_shift", "ridge")
+        and any(
+            results.comparison(task, c.name, rival.name, ALL, metric) for c in results.conditions
+        )
+    ]
     lines = []
     for condition in results.of_kind("frm", "control", "oracle"):
-        cells = []
-        for rival in rivals:
-            one = results.comparison(task, condition.name, rival.name, ALL, metric)
-            cells.append(Cell("–") if one is None else difference(metric, one, relative))
+        found = [results.comparison(task, condition.name, r.name, ALL, metric) for r in rivals]
+        if not any(found):
+            continue
+        cells = [Cell("–") if one is None else difference(metric, one, relative) for one in found]
         lines.append(Line(condition.title, tuple(cells), condition.kind))
-    if not lines or not rivals:
+    if not lines:
         return None
     unit = METRICS[task, metric][0].replace(", %", ", points")
     if relative:
